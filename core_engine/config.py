@@ -1,0 +1,91 @@
+"""What an engine is configured with: one frozen object for the settings, one for the model's facts.
+
+Both are torch-free and hold only numbers, strings and tuples, so that they cross process boundaries
+as msgpack. ``None`` means "let the engine decide"; after `core_engine.engine.resolve` no field that
+the worker reads is None any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["DTYPE_BYTES", "EngineConfig", "ModelConfig"]
+
+#: Bytes of one element of each data type that the engine knows by name.
+DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """What the model's own files say, read before any weight."""
+
+    #: Directory, hub id or ``.gguf`` file, as the user gave it.
+    path: str
+    #: Directory on this machine that holds the files.
+    directory: str
+    #: File name of the GGUF weights within ``directory``, or None for safetensors.
+    gguf_file: str | None = None
+    model_type: str
+    #: The class in transformers that computes logits, e.g. "LlamaForCausalLM".
+    architecture: str
+    #: The data type of the checkpoint: "bfloat16", "float16" or "float32".
+    dtype: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_attention_heads: int
+    #: The longest sequence the model was made for, in tokens; None where its config does not say.
+    max_position_embeddings: int | None = None
+    #: Token ids that end a sequence.
+    eos_token_ids: tuple[int, ...] = ()
+    #: Bytes of the weight files.
+    weight_file_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """All settings of one engine; every field is a flag of the shell and has a variable of the same name."""
+
+    #: Directory, hub id or ``.gguf`` file.
+    model: str
+    #: Where the tokenizer is read from; the model's own by default.
+    tokenizer: str | None = None
+    #: Hub revision of the model and the tokenizer.
+    revision: str | None = None
+    #: "auto" (the checkpoint's, or the nearest the device has), "bfloat16", "float16", "float32".
+    dtype: str = "auto"
+    #: The longest prompt plus output in tokens; by default the model's, or the largest that fits.
+    max_model_len: int | None = None
+    #: The most requests that run at once.
+    max_num_seqs: int = 64
+    #: The token budget of one step.
+    max_num_batched_tokens: int = 2048
+    #: Tokens per KV-cache block; the backend's preferred size by default.
+    block_size: int | None = None
+    #: Bytes for the KV cache; by default what the backend finds free.
+    kv_cache_bytes: int | None = None
+    #: Share of the device's memory that the engine may use, where a backend sizes by share.
+    device_memory_utilization: float = 0.9
+    #: Reuse cached blocks of equal prefixes; on by default where the backend can.
+    enable_prefix_caching: bool | None = None
+    #: Split long prompts over steps; on by default where the backend can.
+    enable_chunked_prefill: bool | None = None
+    #: Do not capture or compile shapes.
+    enforce_eager: bool = False
+    #: Seeds what is not a request's own (a request without a seed draws one from here).
+    seed: int | None = None
+    tensor_parallel_size: int = 1
+    #: Name of the backend; None chooses automatically.
+    backend: str | None = None
+    backend_options: Mapping[str, str] = field(default_factory=dict)
+    #: Names of installed extensions to turn on.
+    extensions: tuple[str, ...] = ()
+    #: Run the worker in this process or in one of its own ("in-process", "process").
+    executor: str = "in-process"
+    #: Run Python code that a model repository brings.
+    trust_remote_code: bool = False
+    #: Load weights from pickle files, which can run code.
+    allow_pickled_weights: bool = False
+    #: Take sampling defaults from the model's generation_config.json.
+    use_generation_config: bool = True

@@ -1,0 +1,59 @@
+"""What a backend may look at during detection: files, drivers and variables, never a device context."""
+
+from __future__ import annotations
+
+import ctypes.util
+import glob
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import importlib_metadata
+
+
+class Probe:
+    """Reads the machine for `BackendSpec.detect`; every answer is cheap and leaves nothing behind.
+
+    ``environment`` defaults to a snapshot of the process's variables and ``root`` to ``/``; tests of
+    a backend pass their own.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None, root: str | Path = "/") -> None:
+        self.environment: Mapping[str, str] = dict(os.environ if environment is None else environment)
+        self.root = Path(root)
+
+    def exists(self, path: str) -> bool:
+        """Say whether a file, folder or device node exists."""
+        return self._under_root(path).exists()
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        """Return the paths that match ``pattern`` (as `glob.glob`), sorted."""
+        return tuple(sorted(glob.glob(str(self._under_root(pattern)))))
+
+    def read_text(self, path: str) -> str | None:
+        """Return the text of a small file without surrounding blanks, or None when it cannot be read."""
+        try:
+            return self._under_root(path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+    def library(self, name: str) -> str | None:
+        """Return the file name of a shared library (``"cuda"`` for libcuda), or None; nothing is loaded."""
+        return ctypes.util.find_library(name)
+
+    def distribution_version(self, distribution: str) -> str | None:
+        """Return the installed version of a Python distribution, or None; nothing is imported."""
+        try:
+            return importlib_metadata.version(distribution)
+        except importlib_metadata.PackageNotFoundError:
+            return None
+
+    @cached_property
+    def pci_vendors(self) -> tuple[str, ...]:
+        """The vendor ids of all PCI devices, e.g. ("0x10de", "0x1ae0"), sorted, with repetitions."""
+        texts = (self.read_text(path) for path in self.glob("/sys/bus/pci/devices/*/vendor"))
+        return tuple(sorted(text for text in texts if text))
+
+    def _under_root(self, path: str) -> Path:
+        return self.root / path.lstrip("/") if os.path.isabs(path) else Path(path)

@@ -1,0 +1,69 @@
+"""Scheduler: decides which tokens each step computes. Torch-free; knows no device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core_engine.engine.messages import CoreOutput, CoreRequest
+    from core_engine.scheduler.output import SchedulerOutput
+    from core_engine.worker.output import ModelRunnerOutput
+
+__all__ = ["Scheduler", "SchedulerStats"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerStats:
+    """A snapshot for logs and metrics."""
+
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_total_blocks: int
+    num_preemptions: int
+    #: Prompt tokens looked up in the prefix cache, and those found.
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+
+
+class Scheduler(ABC):
+    """The contract between the engine core and a scheduler.
+
+    The engine calls ``schedule`` and ``update`` in turn; several ``schedule`` calls may come before
+    the ``update`` of the first, and updates come in the order of the steps.
+    """
+
+    @abstractmethod
+    def add(self, request: CoreRequest) -> None:
+        """Take a request into the queue.
+
+        Raises `InvalidRequest` when it can never run: its prompt exceeds the context or the pool,
+        or its id is in use.
+        """
+
+    @abstractmethod
+    def finish(self, request_ids: Iterable[str], reason: str) -> list[CoreOutput]:
+        """End requests from outside ("abort", or "stop" for a stop string); unknown ids are ignored."""
+
+    @abstractmethod
+    def schedule(self) -> SchedulerOutput | None:
+        """Build the next step, or return None when there is nothing to compute and nothing to tell."""
+
+    @abstractmethod
+    def update(self, step: SchedulerOutput, output: ModelRunnerOutput) -> list[CoreOutput]:
+        """Take a step's results and return what each of its requests gained."""
+
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Say whether any request is unfinished or the runner still has to be told of an end."""
+
+    @abstractmethod
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; running requests go on. Returns False when blocks were in use."""
+
+    @abstractmethod
+    def stats(self) -> SchedulerStats:
+        """Return a snapshot of the queues and the pool."""

@@ -1,0 +1,49 @@
+"""What a worker and a model runner are built from; core makes them, vendors only read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from core_engine.config import EngineConfig, ModelConfig
+from core_engine.plugin._backend_types import DeviceInfo, WorkerPlan
+from core_engine.plugin._capabilities import Capabilities
+
+__all__ = ["RunnerContext", "WorkerContext"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerContext:
+    """The resolved settings, the model's facts and this worker's share of the devices."""
+
+    config: EngineConfig
+    model: ModelConfig
+    capabilities: Capabilities
+    plan: WorkerPlan
+    #: The devices of ``plan``, in its order.
+    devices: tuple[DeviceInfo, ...]
+    #: Parsed values of the backend's options, defaults filled in.
+    options: Mapping[str, str | int | float | bool | None]
+    world_size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunnerContext:
+    """What a model runner needs: the worker's context and the device that the worker opened."""
+
+    worker: WorkerContext
+    #: Narrowed after ``init_device``.
+    capabilities: Capabilities
+    #: The ``torch.device`` (or a backend's own handle) that ``WorkerBase.device`` held after ``init_device``.
+    device: Any
+
+    @property
+    def config(self) -> EngineConfig:
+        """The resolved settings."""
+        return self.worker.config
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model's facts."""
+        return self.worker.model

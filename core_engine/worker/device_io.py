@@ -1,0 +1,70 @@
+"""DeviceIO: every byte that crosses between host and device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from core_engine._ragged import Array
+from core_engine.worker.reports import MemoryInfo
+from core_engine.worker.step import DeviceStep, HostStep
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DeviceIO", "Download", "ReadyDownload"]
+
+
+class Download(Protocol):
+    """Arrays on their way to the host."""
+
+    def arrays(self, timeout_s: float | None = None) -> Mapping[str, Array]:
+        """Wait for the copy and return it. Raises `StepTimeout` or `DeviceLost`."""
+        ...
+
+
+class ReadyDownload:
+    """A download that has already arrived."""
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = arrays
+
+    def arrays(self, timeout_s: float | None = None) -> Mapping[str, Array]:
+        """Return the arrays at once."""
+        return self._arrays
+
+
+class DeviceIO(ABC):
+    """Moves data for one device; nothing else in a runner touches host and device memory at once."""
+
+    @abstractmethod
+    def upload(self, step: HostStep) -> DeviceStep:
+        """Copy a prepared step to the device; the host arrays may be reused once it returns."""
+
+    @abstractmethod
+    def download(self, tensors: Mapping[str, torch.Tensor]) -> Download:
+        """Start copying small result tensors to the host."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work given to the device is done. Raises `DeviceLost`."""
+
+    @abstractmethod
+    def memory_info(self) -> MemoryInfo:
+        """Report the device's memory."""
+
+    @abstractmethod
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Allocate zeroed device memory. Raises `OutOfDeviceMemory` with what was asked and what is free."""
+
+    @abstractmethod
+    def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Bring a model whose weights were read on the host onto the device; may return the same object."""
+
+    @property
+    def weight_device(self) -> str:
+        """Where the loader reads weights to; "cpu" unless the device can be a direct target."""
+        return "cpu"

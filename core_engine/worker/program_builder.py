@@ -1,0 +1,39 @@
+"""ProgramBuilder: turns the runner's three functions into what the device runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["EagerPrograms", "ProgramBuilder"]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class ProgramBuilder(ABC):
+    """Compiles or captures the functions "backbone", "logits" and "sample".
+
+    Each is a pure function of device tensors but for the KV caches, which the backbone updates in
+    place. ``dummy_run`` over `ShapePolicy.warm_up_shapes` calls the compiled functions with every shape.
+    """
+
+    @abstractmethod
+    def compile(self, name: str, fn: F) -> F:
+        """Return a function with the signature of ``fn``."""
+
+    @abstractmethod
+    def num_programs(self) -> int:
+        """Count the programs compiled so far; constant once ``capture_model`` has returned."""
+
+
+class EagerPrograms(ProgramBuilder):
+    """Runs the functions as they are."""
+
+    def compile(self, name: str, fn: F) -> F:
+        """Return ``fn``."""
+        return fn
+
+    def num_programs(self) -> int:
+        """Return 0: nothing is compiled."""
+        return 0

@@ -1,0 +1,28 @@
+"""The parts that a backend hands to `StepModelRunner`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core_engine.attention.base import AttentionBackend
+    from core_engine.models.layer_transforms import LayerTransform
+    from core_engine.sampling.base import Sampler
+    from core_engine.worker.device_io import DeviceIO
+    from core_engine.worker.program_builder import ProgramBuilder
+    from core_engine.worker.shape_policy import ShapePolicy
+
+__all__ = ["Seams"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seams:
+    """Everything that differs between devices; the rest of a step is common."""
+
+    shapes: ShapePolicy
+    io: DeviceIO
+    attention: AttentionBackend
+    programs: ProgramBuilder
+    sampler: Sampler
+    layer_transforms: tuple[LayerTransform, ...] = ()

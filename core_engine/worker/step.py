@@ -1,0 +1,107 @@
+"""One step on its way to the device: numpy on the host, then the same fields as device tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core_engine._ragged import Array, FloatArray, IntArray
+from core_engine.worker.shape_policy import StepShape
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DeviceStep", "HostSampling", "HostStep", "SamplingKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingKind:
+    """Which parts of the sampler a step needs; static, so each kind may be a program of its own."""
+
+    #: Every row takes its most likely token: no noise, no filters.
+    all_greedy: bool
+    #: Some row has a repetition, presence or frequency penalty.
+    penalties: bool = False
+    #: Some row adds to its logits: logit_bias, min_tokens, bad_words, grammar masks.
+    bias: bool = False
+    #: Some row has top_k, top_p or min_p.
+    filters: bool = False
+    #: Columns of most likely tokens to report besides the sampled one; None for no log-probabilities.
+    num_logprobs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSampling:
+    """The sampler's inputs, one row per request of the padded step; padding rows are greedy."""
+
+    kind: SamplingKind
+    #: float32 ``[R]``; 0 takes the most likely token.
+    temperature: FloatArray
+    #: int32 ``[R]``; the vocabulary's size keeps all.
+    top_k: IntArray
+    #: float32 ``[R]``
+    top_p: FloatArray
+    #: float32 ``[R]``
+    min_p: FloatArray
+    #: int32 ``[R, 2]``: the two Threefry key words of the row's (seed, stream, position).
+    noise_keys: IntArray
+    #: float32 ``[R, 3]``: repetition, presence, frequency; None without penalties.
+    penalties: FloatArray | None = None
+    #: bool ``[R, vocab_size]``: tokens of the prompt; None without penalties.
+    prompt_mask: Array | None = None
+    #: int32 ``[R, vocab_size]``: how often each token stands in the output; None without penalties.
+    output_counts: IntArray | None = None
+    #: float32 ``[R, vocab_size]`` added to the logits, −inf forbids; None without bias.
+    bias: FloatArray | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostStep:
+    """Everything that one step uploads, padded to ``shape`` (T = shape.num_tokens, R = shape.num_reqs).
+
+    Padding tokens are id 0 at position 0, belong to request row 0 for their block table, and write
+    to slot 0, which lies in the null block. Padding requests have length 0.
+    """
+
+    shape: StepShape
+    #: The real sizes.
+    num_tokens: int
+    num_reqs: int
+    #: int32 ``[T]``
+    token_ids: IntArray
+    #: int32 ``[T]``
+    positions: IntArray
+    #: int32 ``[T]``: the request row of each token; padding tokens have -1.
+    token_rows: IntArray
+    #: int32 ``[R + 1]``: request row ``i`` owns tokens ``query_start[i]:query_start[i + 1]``.
+    query_start: IntArray
+    #: int32 ``[R]``: tokens of each request in the cache after this step; 0 for padding rows.
+    seq_lens: IntArray
+    #: One per KV-cache group, int32 ``[T]``: ``block * block_size + offset`` of each token.
+    slot_mapping: tuple[IntArray, ...]
+    #: One per KV-cache group, int32 ``[R, max_blocks_per_request]``; unused entries are 0.
+    block_tables: tuple[IntArray, ...]
+    #: int32 ``[R]``: the token whose hidden row is sampled; rows that do not sample repeat their last token.
+    logits_rows: IntArray
+    sampling: HostSampling
+    #: One per KV-cache group: what `AttentionBackend.build_metadata` made of this step.
+    attention: tuple[Mapping[str, Array], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceStep:
+    """The fields of a `HostStep` that the programs read, as tensors on the device."""
+
+    shape: StepShape
+    #: int32 ``[T]``
+    token_ids: torch.Tensor
+    #: int32 ``[T]``
+    positions: torch.Tensor
+    #: int32 ``[R]``
+    logits_rows: torch.Tensor
+    #: One mapping per KV-cache group.
+    attention: tuple[Mapping[str, torch.Tensor], ...]
+    #: The arrays of `HostSampling` by field name; only those that are not None.
+    sampling: Mapping[str, torch.Tensor]
+    sampling_kind: SamplingKind
