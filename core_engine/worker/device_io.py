@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from core_engine._ragged import Array
@@ -55,6 +55,10 @@ class DeviceIO(ABC):
     @abstractmethod
     def memory_info(self) -> MemoryInfo:
         """Report the device's memory."""
+
+    @abstractmethod
+    def measure_peak(self, run: Callable[[], None]) -> int:
+        """Call ``run`` and return the most bytes that were in use beyond those held before; 0 if unknown."""
 
     @abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

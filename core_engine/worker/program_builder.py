@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class ProgramBuilder(ABC):
-    """Compiles or captures the functions "backbone", "logits" and "sample".
+    """Compiles or captures the functions "backbone", "logits", "sample" and "score" (prompt log-probabilities).
 
     Each is a pure function of device tensors but for the KV caches, which the backbone updates in
     place. ``dummy_run`` over `ShapePolicy.warm_up_shapes` calls the compiled functions with every shape.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["ExactShapes", "ShapePolicy", "StepKind", "StepShape"]
+__all__ = ["ExactShapes", "SamplingKind", "ShapePolicy", "StepKind", "StepShape"]
 
 
 class StepKind(StrEnum):
@@ -27,6 +27,22 @@ class StepShape:
     kind: StepKind
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingKind:
+    """Which parts of the sampler a step needs; static, so each kind may be a program of its own."""
+
+    #: Every row takes its most likely token: no noise, no filters.
+    all_greedy: bool
+    #: Some row has a repetition, presence or frequency penalty.
+    penalties: bool = False
+    #: Some row adds to its logits: logit_bias, min_tokens, bad_words, grammar masks.
+    bias: bool = False
+    #: Some row has top_k, top_p or min_p.
+    filters: bool = False
+    #: Columns of most likely tokens to report besides the sampled one; None for no log-probabilities.
+    num_logprobs: int | None = None
+
+
 class ShapePolicy(ABC):
     """Maps the real size of a step to the shape that the device computes.
 
@@ -44,6 +60,14 @@ class ShapePolicy(ABC):
     @abstractmethod
     def warm_up_shapes(self) -> tuple[StepShape, ...]:
         """List every shape that ``pad`` can return; empty where shapes are free."""
+
+    def widen(self, kind: SamplingKind) -> SamplingKind:
+        """Return the prepared sampler that serves ``kind``; by default each kind is its own."""
+        return kind
+
+    def warm_up_sampling_kinds(self) -> tuple[SamplingKind, ...]:
+        """List every kind that ``widen`` can return; empty where samplers are not prepared."""
+        return ()
 
 
 class ExactShapes(ShapePolicy):

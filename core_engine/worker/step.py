@@ -7,28 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core_engine._ragged import Array, FloatArray, IntArray
-from core_engine.worker.shape_policy import StepShape
+from core_engine.worker.shape_policy import SamplingKind, StepShape
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["DeviceStep", "HostSampling", "HostStep", "SamplingKind"]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingKind:
-    """Which parts of the sampler a step needs; static, so each kind may be a program of its own."""
-
-    #: Every row takes its most likely token: no noise, no filters.
-    all_greedy: bool
-    #: Some row has a repetition, presence or frequency penalty.
-    penalties: bool = False
-    #: Some row adds to its logits: logit_bias, min_tokens, bad_words, grammar masks.
-    bias: bool = False
-    #: Some row has top_k, top_p or min_p.
-    filters: bool = False
-    #: Columns of most likely tokens to report besides the sampled one; None for no log-probabilities.
-    num_logprobs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +69,11 @@ class HostStep:
     #: int32 ``[R]``: the token whose hidden row is sampled; rows that do not sample repeat their last token.
     logits_rows: IntArray
     sampling: HostSampling
+    #: Chunks of int32 ``[R]``: tokens whose hidden rows are scored for prompt log-probabilities; the last
+    #: chunk repeats its last entry.
+    prompt_rows: tuple[IntArray, ...] = ()
+    #: Chunks of int32 ``[R]``: the prompt token that follows each of ``prompt_rows``.
+    prompt_targets: tuple[IntArray, ...] = ()
     #: One per KV-cache group: what `AttentionBackend.build_metadata` made of this step.
     attention: tuple[Mapping[str, Array], ...] = ()
 
@@ -100,6 +89,9 @@ class DeviceStep:
     positions: torch.Tensor
     #: int32 ``[R]``
     logits_rows: torch.Tensor
+    #: Chunks of int32 ``[R]``, as in `HostStep`.
+    prompt_rows: tuple[torch.Tensor, ...]
+    prompt_targets: tuple[torch.Tensor, ...]
     #: One mapping per KV-cache group.
     attention: tuple[Mapping[str, torch.Tensor], ...]
     #: The arrays of `HostSampling` by field name; only those that are not None.
