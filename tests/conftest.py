@@ -1,0 +1,32 @@
+"""What all tests share: the real model, as a folder of safetensors and as a GGUF file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MODELS = REPOSITORY / ".cache" / "models"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of SmolLM2-135M-Instruct in bfloat16 safetensors (mark the test ``real_model``)."""
+    return _existing("CORE_ENGINE_TEST_MODEL", MODELS / "SmolLM2-135M-Instruct")
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """The same model as one 4-bit GGUF file (mark the test ``real_model``)."""
+    folder = MODELS / "SmolLM2-135M-Instruct-GGUF"
+    return _existing("CORE_ENGINE_TEST_GGUF", folder / "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def _existing(variable: str, default: Path) -> Path:
+    path = Path(os.environ.get(variable) or default)
+    if not path.exists():
+        # Not a skip: a run without the real model must not look like a pass.
+        pytest.fail(f"{path} is missing: run `make model`, or point {variable} at a copy", pytrace=False)
+    return path
