@@ -24,6 +24,8 @@ class KVCacheSpec:
     head_dim_v: int
     dtype: str
     sliding_window: int | None = None
+    #: Bytes of one block of this layer as the attention backend lays it out; 0 until the runner asks it.
+    page_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

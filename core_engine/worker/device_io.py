@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from core_engine._ragged import Array
 from core_engine.worker.reports import MemoryInfo
-from core_engine.worker.step import DeviceStep, HostStep
+from core_engine.worker.step import SAMPLING_ARRAYS, DeviceStep, HostStep
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceIO", "Download", "ReadyDownload"]
+__all__ = ["DeviceIO", "Download", "ReadyDownload", "upload_each"]
 
 
 class Download(Protocol):
@@ -72,3 +72,25 @@ class DeviceIO(ABC):
     def weight_device(self) -> str:
         """Where the loader reads weights to; "cpu" unless the device can be a direct target."""
         return "cpu"
+
+
+def upload_each(step: HostStep, to_device: Callable[[Array], torch.Tensor]) -> DeviceStep:
+    """Build the device step by one ``to_device`` call per array, for devices where copies are cheap."""
+    sampling = {
+        name: to_device(array)
+        for name in SAMPLING_ARRAYS
+        if (array := getattr(step.sampling, name)) is not None
+    }
+    return DeviceStep(
+        shape=step.shape,
+        token_ids=to_device(step.token_ids),
+        positions=to_device(step.positions),
+        logits_rows=to_device(step.logits_rows),
+        prompt_rows=tuple(map(to_device, step.prompt_rows)),
+        prompt_targets=tuple(map(to_device, step.prompt_targets)),
+        attention=tuple(
+            {name: to_device(array) for name, array in group.items()} for group in step.attention
+        ),
+        sampling=sampling,
+        sampling_kind=step.sampling.kind,
+    )

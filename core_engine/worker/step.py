@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from core_engine._ragged import Array, FloatArray, IntArray
@@ -12,7 +12,7 @@ from core_engine.worker.shape_policy import SamplingKind, StepShape
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceStep", "HostSampling", "HostStep", "SamplingKind"]
+__all__ = ["SAMPLING_ARRAYS", "DeviceStep", "HostSampling", "HostStep", "SamplingKind"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +38,10 @@ class HostSampling:
     output_counts: IntArray | None = None
     #: float32 ``[R, vocab_size]`` added to the logits, −inf forbids; None without bias.
     bias: FloatArray | None = None
+
+
+#: The fields of `HostSampling` that hold arrays.
+SAMPLING_ARRAYS = tuple(field.name for field in fields(HostSampling) if field.name != "kind")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

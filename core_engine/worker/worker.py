@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import logging
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
+from transformers.dynamic_module_utils import init_hf_modules
 
 from core_engine.errors import ConfigError, EngineError
 from core_engine.hookspecs.worker import WorkerApi
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from core_engine.worker.reports import LoadReport
 
 __all__ = ["WorkerBase"]
-
-logger = logging.getLogger(__name__)
 
 
 class WorkerBase(WorkerApi):
@@ -41,8 +38,9 @@ class WorkerBase(WorkerApi):
         self.device: Any = None
         self._model_runner: ModelRunnerApi | None = None
         self._profiler: torch.profiler.profile | None = None
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
+        if self.config.trust_remote_code:
+            # The folder of remote modules must be importable before a model names one.
+            init_hf_modules()
 
     @property
     def model_runner(self) -> ModelRunnerApi:

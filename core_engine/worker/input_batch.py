@@ -1,0 +1,214 @@
+"""The persistent input batch: what the runner knows of each request, as rows of numpy arrays.
+
+A request gets a row when it is first scheduled and keeps it until it is preempted or finished. A
+step gathers its requests' rows, so nothing is ever moved or swapped. There is no Python loop over
+tokens; loops over requests run only for those that come, go or ask for something special.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core_engine._ragged import IntArray
+from core_engine.kv_cache.specs import KVCacheConfig
+from core_engine.scheduler.output import NewRequest, SchedulerOutput
+from core_engine.worker.block_tables import BlockTable
+from core_engine.worker.sampling_state import SamplingState
+from core_engine.worker.shape_policy import ShapePolicy, StepKind, StepShape
+from core_engine.worker.step import HostStep
+
+__all__ = ["InputBatch", "PreparedStep", "PromptScoring"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScoring:
+    """Which entries of a step's prompt chunks belong to one request: ``[start, stop)`` of the concatenation."""
+
+    request_id: str
+    start: int
+    stop: int
+    num_logprobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A step ready for upload and what is needed to read its results."""
+
+    host: HostStep
+    #: int32 ``[num_reqs]``: batch rows of the step's requests.
+    rows: IntArray
+    #: int32: which requests of the step (indices into its columns) sample.
+    sampling: IntArray
+    prompt_scoring: tuple[PromptScoring, ...]
+
+
+class InputBatch:
+    """Token ids, lengths, block tables and sampling options of all requests that hold a row."""
+
+    def __init__(self, kv: KVCacheConfig, shapes: ShapePolicy, *, max_num_seqs: int, vocab_size: int) -> None:
+        self.shapes = shapes
+        self.token_table: IntArray = np.zeros((max_num_seqs, kv.max_model_len), dtype=np.int32)
+        self.num_prompt_tokens: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
+        self.num_tokens: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
+        self.block_tables = tuple(
+            BlockTable(max_num_seqs, kv.max_blocks_per_request, kv.block_size) for _ in kv.groups
+        )
+        self.sampling = SamplingState(max_num_seqs, vocab_size)
+        self._row_of: dict[str, int] = {}
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._requests: dict[str, NewRequest] = {}
+        self._parked_tokens: dict[str, IntArray] = {}
+        # request id → (columns asked for, first prompt position not scored yet); a preempted request
+        # computes its prompt again, but its rows are reported once.
+        self._scored: dict[str, tuple[int, int]] = {}
+        self._step_ids: tuple[str, ...] = ()
+        self._step_rows: IntArray = np.zeros(0, dtype=np.int32)
+
+    def apply(self, step: SchedulerOutput) -> None:
+        """Bring the rows up to date with a scheduler's message."""
+        for request_id in step.finished_request_ids:
+            self._release(request_id)
+            self._requests.pop(request_id, None)
+            self._parked_tokens.pop(request_id, None)
+            self._scored.pop(request_id, None)
+        for request_id in step.preempted_request_ids:
+            row = self._row_of[request_id]
+            self._parked_tokens[request_id] = self.token_table[row, : self.num_tokens[row]].copy()
+            self._release(request_id)
+        for request in step.new_requests:
+            self._requests[request.request_id] = request
+            if request.sampling_params.prompt_logprobs is not None:
+                self._scored[request.request_id] = (request.sampling_params.prompt_logprobs, 0)
+            self._occupy(request, request.prompt_token_ids)
+        for request_id in step.resumed_request_ids:
+            self._occupy(self._requests[request_id], self._parked_tokens.pop(request_id))
+        rows = self._rows(step.request_ids)
+        for table, new_blocks in zip(self.block_tables, step.new_block_ids, strict=True):
+            table.append(rows, new_blocks)
+
+    def prepare(self, step: SchedulerOutput) -> PreparedStep:
+        """Build the padded arrays of a step whose message was applied; at least one token."""
+        num_reqs, counts = len(step.request_ids), step.num_scheduled_tokens
+        num_tokens = int(counts.sum())
+        rows = self._rows(step.request_ids)
+        kind = StepKind.DECODE if num_tokens == num_reqs else StepKind.MIXED
+        shape = self.shapes.pad(num_tokens, num_reqs, kind)
+
+        query_start = np.full(shape.num_reqs + 1, num_tokens, dtype=np.int32)
+        query_start[0] = 0
+        np.cumsum(counts, out=query_start[1 : num_reqs + 1])
+        token_rows = np.full(shape.num_tokens, -1, dtype=np.int32)
+        token_rows[:num_tokens] = np.repeat(np.arange(num_reqs, dtype=np.int32), counts)
+        request_of, batch_rows = token_rows[:num_tokens], rows[token_rows[:num_tokens]]
+        positions = np.zeros(shape.num_tokens, dtype=np.int32)
+        first = step.num_computed_tokens - query_start[:num_reqs]
+        positions[:num_tokens] = np.arange(num_tokens, dtype=np.int32) + first[request_of]
+        token_ids = np.zeros(shape.num_tokens, dtype=np.int32)
+        token_ids[:num_tokens] = self.token_table[batch_rows, positions[:num_tokens]]
+
+        seq_lens = np.zeros(shape.num_reqs, dtype=np.int32)
+        seq_lens[:num_reqs] = step.num_computed_tokens + counts
+        logits_rows = np.zeros(shape.num_reqs, dtype=np.int32)
+        logits_rows[:num_reqs] = query_start[1 : num_reqs + 1] - 1
+        slot_mapping, tables = [], []
+        for table in self.block_tables:
+            slots = np.zeros(shape.num_tokens, dtype=np.int32)
+            slots[:num_tokens] = table.slots(batch_rows, positions[:num_tokens])
+            slot_mapping.append(slots)
+            padded = np.zeros((shape.num_reqs, table.table.shape[1]), dtype=np.int32)
+            padded[:num_reqs] = table.table[rows]
+            tables.append(padded)
+
+        samples = seq_lens[:num_reqs] == self.num_tokens[rows]
+        prompt_rows, prompt_targets, scoring = self._score_prompts(step, rows, query_start, shape)
+        host = HostStep(
+            shape=shape,
+            num_tokens=num_tokens,
+            num_reqs=num_reqs,
+            token_ids=token_ids,
+            positions=positions,
+            token_rows=token_rows,
+            query_start=query_start,
+            seq_lens=seq_lens,
+            slot_mapping=tuple(slot_mapping),
+            block_tables=tuple(tables),
+            logits_rows=logits_rows,
+            sampling=self.sampling.build(
+                rows,
+                shape.num_reqs,
+                self.token_table,
+                self.num_prompt_tokens,
+                self.num_tokens,
+                self.shapes.widen,
+            ),
+            prompt_rows=prompt_rows,
+            prompt_targets=prompt_targets,
+        )
+        return PreparedStep(host, rows, np.flatnonzero(samples).astype(np.int32), scoring)
+
+    def commit(self, rows: IntArray, token_ids: IntArray) -> None:
+        """Append one sampled token to each of ``rows``."""
+        self.token_table[rows, self.num_tokens[rows]] = token_ids
+        self.num_tokens[rows] += 1
+
+    def _rows(self, request_ids: tuple[str, ...]) -> IntArray:
+        # The scheduler hands out the same tuple while the running set is unchanged.
+        if request_ids is not self._step_ids:
+            row_of = self._row_of
+            self._step_rows = np.array([row_of[request_id] for request_id in request_ids], dtype=np.int32)
+            self._step_ids = request_ids
+        return self._step_rows
+
+    def _occupy(self, request: NewRequest, token_ids: IntArray) -> None:
+        row = self._free_rows.pop()
+        self._row_of[request.request_id] = row
+        self._step_ids = ()
+        self.token_table[row, : len(token_ids)] = token_ids
+        self.num_tokens[row] = len(token_ids)
+        self.num_prompt_tokens[row] = len(request.prompt_token_ids)
+        self.sampling.add(row, request, token_ids)
+
+    def _release(self, request_id: str) -> None:
+        row = self._row_of.pop(request_id, None)
+        if row is None:
+            return
+        self._step_ids = ()
+        self._free_rows.append(row)
+        self.sampling.remove(row)
+        for table in self.block_tables:
+            table.clear(row)
+
+    def _score_prompts(
+        self, step: SchedulerOutput, rows: IntArray, query_start: IntArray, shape: StepShape
+    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...], tuple[PromptScoring, ...]]:
+        if not self._scored:
+            return (), (), ()
+        token_index, targets, scoring, total = [], [], [], 0
+        for index, request_id in enumerate(step.request_ids):
+            if request_id not in self._scored:
+                continue
+            num_logprobs, next_position = self._scored[request_id]
+            row, computed = rows[index], int(step.num_computed_tokens[index])
+            start = max(computed, next_position)
+            stop = min(computed + int(step.num_scheduled_tokens[index]), int(self.num_prompt_tokens[row]) - 1)
+            if stop <= start:
+                continue
+            self._scored[request_id] = (num_logprobs, stop)
+            first = int(query_start[index]) + start - computed
+            token_index.append(np.arange(first, first + stop - start, dtype=np.int32))
+            targets.append(self.token_table[row, start + 1 : stop + 1])
+            scoring.append(PromptScoring(request_id, total, total + stop - start, num_logprobs))
+            total += stop - start
+        if not total:
+            return (), (), ()
+        width = shape.num_reqs
+        pad = -total % width
+        chunks = [np.pad(np.concatenate(part), (0, pad), mode="edge") for part in (token_index, targets)]
+        num_chunks = (total + pad) // width
+        return (
+            tuple(np.split(chunks[0], num_chunks)),
+            tuple(np.split(chunks[1], num_chunks)),
+            tuple(scoring),
+        )

@@ -1,0 +1,253 @@
+"""StepModelRunner: the template that computes a step over six seams."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from core_engine._ragged import Ragged
+from core_engine.attention.base import AttentionNeeds
+from core_engine.attention.context import ContextHolder, ForwardContext
+from core_engine.attention.layer import PagedAttention
+from core_engine.errors import EngineError, UnsupportedFeature
+from core_engine.models.loader import LoadedModel, load_model
+from core_engine.worker.dummy_step import dummy_step
+from core_engine.worker.input_batch import InputBatch
+from core_engine.worker.model_runner import ModelRunnerBase
+from core_engine.worker.output import FinishedStep, ModelRunnerOutput
+from core_engine.worker.reports import CaptureReport, LoadReport, ProfileReport
+from core_engine.worker.shape_policy import SamplingKind, StepKind, StepShape
+from core_engine.worker.step_in_flight import StepInFlight
+
+if TYPE_CHECKING:
+    from core_engine.kv_cache.specs import KVCacheConfig
+    from core_engine.scheduler.output import SchedulerOutput
+    from core_engine.worker.context import RunnerContext
+    from core_engine.worker.output import StepHandle
+    from core_engine.worker.seams import Seams
+    from core_engine.worker.step import DeviceStep, HostStep
+
+__all__ = ["StepModelRunner"]
+
+Tensors = dict[str, torch.Tensor]
+
+
+class StepModelRunner(ModelRunnerBase):
+    """Persistent batch, numpy preparation, cache binding, profiling, warm-up and output building.
+
+    A backend returns its parts from ``build_seams``; everything else here is common. A step runs
+    through four functions of device tensors: backbone, logits, sample and, for requests that want
+    prompt log-probabilities, score.
+    """
+
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        self.seams = self.build_seams()
+        self.forward_context = ContextHolder()
+        self.layers: dict[str, PagedAttention] = {}
+        self._loaded: LoadedModel | None = None
+        self._kv: KVCacheConfig | None = None
+        self._batch: InputBatch | None = None
+        self._in_flight: StepInFlight | None = None
+        compile_program = self.seams.programs.compile
+        self._backbone = compile_program("backbone", self._run_backbone)
+        self._logits = compile_program("logits", self._run_logits)
+        self._sample = compile_program("sample", self.seams.sampler.sample)
+        self._score = compile_program("score", self.seams.sampler.logprobs)
+
+    @abstractmethod
+    def build_seams(self) -> Seams:
+        """Return this device's parts; called once, from the constructor, with ``self.device`` set."""
+
+    def load_model(self) -> LoadReport:
+        """Load the model, give each attention layer its `PagedAttention` and place it on the device."""
+        config, facts = self.config, self.context.model
+        loaded = load_model(
+            config,
+            facts,
+            transforms=self.seams.layer_transforms,
+            weight_device=self.seams.io.weight_device,
+        )
+        self._loaded = loaded
+        for layer in loaded.layers:
+            params = layer.params
+            needs = AttentionNeeds(
+                num_heads=params.num_heads,
+                num_kv_heads=params.spec.num_kv_heads,
+                head_dim=params.spec.head_dim,
+                head_dim_v=params.spec.head_dim_v,
+                dtype=params.spec.dtype,
+                block_size=self._block_size,
+                sliding_window=params.spec.sliding_window,
+                soft_cap=params.soft_cap,
+                sinks=layer.sinks,
+            )
+            reason = self.seams.attention.supports(needs)
+            if reason is not None:
+                raise UnsupportedFeature(
+                    f"attention backend {self.seams.attention.name!r} cannot serve layer "
+                    f"{params.layer_name!r} of {facts.architecture}: {reason}"
+                )
+            attention = PagedAttention(
+                params, self.seams.attention, self.forward_context, shares_cache_of=layer.shares_cache_of
+            )
+            loaded.attach(layer, attention)
+            self.layers[params.layer_name] = attention
+            page_bytes = self.seams.attention.page_bytes(params.spec, self._block_size)
+            self.kv_cache_spec[params.layer_name] = layer.shares_cache_of or replace(
+                params.spec, page_bytes=page_bytes
+            )
+        self.model = self.seams.io.place_model(loaded.module)
+        return LoadReport(weight_bytes=loaded.weight_bytes, seconds=loaded.seconds)
+
+    def profile_run(self) -> ProfileReport:
+        """Measure the largest step with nothing bound: attention returns zeros and touches no cache."""
+        num_reqs = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        shape = self.seams.shapes.pad(self.config.max_num_batched_tokens, num_reqs, StepKind.MIXED)
+        kind = self.seams.shapes.widen(SamplingKind(all_greedy=False, filters=True))
+        step = dummy_step(
+            shape, kind, num_groups=0, max_blocks_per_request=1, vocab_size=self.context.model.vocab_size
+        )
+
+        def run() -> None:
+            self._compute(step, is_profile_run=True)
+            self.seams.io.synchronize()
+
+        return ProfileReport(activation_bytes=self.seams.io.measure_peak(run))
+
+    def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> int:
+        """Allocate each layer's cache, bind it, and start an empty batch."""
+        for attention in self.layers.values():
+            attention.bind(None, 0)
+        self._batch = None
+        num_bytes = 0
+        backend, io, block_size = self.seams.attention, self.seams.io, kv_cache_config.block_size
+        for index, group in enumerate(kv_cache_config.groups):
+            for name, spec in group.layers.items():
+                cache = backend.allocate(spec, kv_cache_config.num_blocks, block_size, io)
+                self.layers[name].bind(cache, index)
+                num_bytes += backend.page_bytes(spec, block_size) * kv_cache_config.num_blocks
+            for name, owner in group.shared.items():
+                self.layers[name].bind(self.layers[owner].cache, index)
+        self._kv = kv_cache_config
+        self._batch = InputBatch(
+            kv_cache_config,
+            self.seams.shapes,
+            max_num_seqs=self.config.max_num_seqs,
+            vocab_size=self.context.model.vocab_size,
+        )
+        return num_bytes
+
+    def dummy_run(self, num_tokens: int, num_reqs: int) -> int:
+        """Run one padded step of invented tokens; returns the padded number of tokens."""
+        kind = StepKind.DECODE if num_tokens == num_reqs else StepKind.MIXED
+        shape = self.seams.shapes.pad(num_tokens, num_reqs, kind)
+        self._dummy(shape, self.seams.shapes.widen(SamplingKind(all_greedy=True)))
+        return shape.num_tokens
+
+    def capture_model(self) -> CaptureReport:
+        """Run every shape once with the first sampler, and every request count with every sampler."""
+        started = time.perf_counter()
+        shapes = self.seams.shapes.warm_up_shapes() or (
+            StepShape(1, 1, StepKind.DECODE),
+            StepShape(min(32, self.config.max_num_batched_tokens), 1, StepKind.MIXED),
+        )
+        kinds = self.seams.shapes.warm_up_sampling_kinds() or (SamplingKind(all_greedy=True),)
+        warmed: set[int] = set()
+        for shape in shapes:
+            for kind in kinds[:1] if shape.num_reqs in warmed else kinds:
+                self._dummy(shape, kind)
+            warmed.add(shape.num_reqs)
+        self.seams.io.synchronize()
+        return CaptureReport(
+            num_programs=self.seams.programs.num_programs(), seconds=time.perf_counter() - started
+        )
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
+        """Compute one step; waits for the step before it, whose tokens this one may read."""
+        if self._batch is None:
+            raise EngineError("the KV cache is not initialised: call initialize_kv_cache first")
+        if self._in_flight is not None:
+            self._in_flight.result()
+            self._in_flight = None
+        self._batch.apply(scheduler_output)
+        if not scheduler_output.request_ids:
+            empty = Ragged.from_rows([])
+            return FinishedStep(ModelRunnerOutput(step_id=scheduler_output.step_id, sampled_token_ids=empty))
+        prepared = self._batch.prepare(scheduler_output)
+        tensors = self._compute(prepared.host, sample=len(prepared.sampling) > 0)
+        self._in_flight = StepInFlight(
+            scheduler_output, prepared, self.seams.io.download(tensors), self._batch.commit
+        )
+        return self._in_flight
+
+    @property
+    def _block_size(self) -> int:
+        return self.config.block_size or self.capabilities.block_sizes[0]
+
+    def _dummy(self, shape: StepShape, kind: SamplingKind) -> None:
+        if self._kv is None:
+            raise EngineError("the KV cache is not initialised: call initialize_kv_cache first")
+        self._compute(
+            dummy_step(
+                shape,
+                kind,
+                num_groups=len(self._kv.groups),
+                max_blocks_per_request=self._kv.max_blocks_per_request,
+                vocab_size=self.context.model.vocab_size,
+            )
+        )
+
+    @torch.inference_mode()
+    def _compute(self, step: HostStep, *, sample: bool = True, is_profile_run: bool = False) -> Tensors:
+        if not is_profile_run:
+            step = self._with_attention_metadata(step)
+        device = self.seams.io.upload(step)
+        hidden = self._backbone(device.token_ids, device.positions, device.attention, is_profile_run)
+        tensors: Tensors = {}
+        if sample:
+            logits = self._logits(hidden, device.logits_rows)
+            tensors.update(self._sample(logits, device.sampling, device.sampling_kind))
+        if device.prompt_rows:
+            tensors.update(self._score_prompts(hidden, device))
+        return tensors
+
+    def _with_attention_metadata(self, step: HostStep) -> HostStep:
+        assert self._kv is not None  # both callers checked
+        block_size = self._kv.block_size
+        build = self.seams.attention.build_metadata
+        groups = range(len(self._kv.groups))
+        return replace(step, attention=tuple(build(step, group, block_size) for group in groups))
+
+    def _run_backbone(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: tuple[Mapping[str, torch.Tensor], ...],
+        is_profile_run: bool,
+    ) -> torch.Tensor:
+        with self.forward_context.activate(ForwardContext(attention, is_profile_run)):
+            return self._model.backbone(token_ids, positions)
+
+    def _run_logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return self._model.logits(hidden.index_select(0, rows))
+
+    def _score_prompts(self, hidden: torch.Tensor, device: DeviceStep) -> Tensors:
+        # One column count for all requests of the step keeps the number of programs small.
+        num_logprobs = self.capabilities.max_logprobs
+        chunks = [
+            self._score(self._logits(hidden, rows), targets, num_logprobs)
+            for rows, targets in zip(device.prompt_rows, device.prompt_targets, strict=True)
+        ]
+        return {f"prompt_{name}": torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+    @property
+    def _model(self) -> LoadedModel:
+        if self._loaded is None:
+            raise EngineError("no model is loaded yet: call load_model first")
+        return self._loaded
