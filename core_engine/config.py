@@ -75,9 +75,11 @@ class EngineConfig:
     enforce_eager: bool = False
     #: Seeds what is not a request's own (a request without a seed draws one from here).
     seed: int | None = None
+    #: Over how many devices each weight matrix is split.
     tensor_parallel_size: int = 1
     #: Name of the backend; None chooses automatically.
     backend: str | None = None
+    #: Options of the backend's own, by name, as text.
     backend_options: Mapping[str, str] = field(default_factory=dict)
     #: Names of installed extensions to turn on.
     extensions: tuple[str, ...] = ()
