@@ -1,0 +1,81 @@
+# One command each; `make help` lists them. Works from any directory with `make -C`.
+
+# Python 3.11 to 3.13 that makes the environment.
+PYTHON ?= python3
+# Installed before everything else, and pinned: on Linux an unpinned torch is a CUDA build of several
+# gigabytes. Where 2.13.0 itself comes as a CUDA build, point TORCH_INDEX at an index of CPU builds.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+MODEL := .cache/models/SmolLM2-135M-Instruct
+QUESTION := What is the capital of France?
+
+# The lowest transformers that pyproject.toml admits; read there and nowhere else.
+LOWEST_VENV := .venv-lowest
+LOWEST_TESTS ?= tests/models
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-lowest check docs bench build model reference clean distclean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/ready model ## Answer a question with SmolLM2-135M on the CPU
+	$(BIN)/core-engine chat $(MODEL) --backend cpu --temperature 0 --prompt "$(QUESTION)"
+
+test: test-lowest ## Run all tests, the real-model ones included
+	$(BIN)/python -m pytest
+
+test-lowest: $(LOWEST_VENV)/ready model ## Run the model tests with the lowest supported transformers
+	$(LOWEST_VENV)/bin/python -m pytest $(LOWEST_TESTS)
+
+check: $(VENV)/ready ## Lint, formatting, types, generated reference pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/write_reference.py --check
+
+docs: $(VENV)/docs-ready reference ## Build the documentation into docs/_build; warnings are errors
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs: open docs/_build/html/index.html"
+
+reference: $(VENV)/ready ## Rewrite the reference pages that are generated from the source
+	$(BIN)/python scripts/write_reference.py
+
+bench: $(VENV)/ready model ## Measure throughput and latency on the CPU
+	$(BIN)/core-engine bench throughput $(MODEL) --input-len 128 --output-len 128 --num-prompts 64
+	$(BIN)/core-engine bench latency $(MODEL) --input-len 16 --output-len 128
+
+build: $(VENV)/ready ## Build the sdist and the wheel into dist/
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+model: $(VENV)/ready ## Bring SmolLM2-135M-Instruct into .cache/models
+	@test -d $(MODEL) || $(BIN)/python scripts/get_demo_model.py > /dev/null
+
+clean: ## Remove what builds and tools left behind; keeps environments and the model
+	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+distclean: clean ## Remove environments and the model too
+	rm -rf $(VENV) $(LOWEST_VENV) .cache
+
+$(VENV)/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit( \
+	    f"core-engine needs Python 3.11 to 3.13; $(PYTHON) is {sys.version.split()[0]}. Try: make PYTHON=python3.11")'
+	@echo "Making the environment in $(VENV): some minutes the first time"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(PIP_INSTALL) --editable ".[dev]"
+	@touch $@
+
+$(VENV)/docs-ready: $(VENV)/ready
+	$(PIP_INSTALL) --editable ".[docs]"
+	@touch $@
+
+# Shares everything with the main environment but transformers and what that version needs otherwise.
+$(LOWEST_VENV)/ready: $(VENV)/ready scripts/lowest_environment.py
+	$(BIN)/python scripts/lowest_environment.py $(LOWEST_VENV)
+	@touch $@
