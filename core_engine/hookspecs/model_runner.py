@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
+
+from core_engine.hookspecs._complete import CompleteOnCreation
 
 if TYPE_CHECKING:
     from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from core_engine.worker.reports import CaptureReport, LoadReport, ProfileReport
 
 
-class ModelRunnerApi(ABC):
+class ModelRunnerApi(CompleteOnCreation):
     """Runs one model on one device.
 
     Called in this order: ``load_model``, ``get_kv_cache_spec``, ``profile_run``,
