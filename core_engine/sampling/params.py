@@ -31,7 +31,8 @@ class SamplingParams:
     top_p: float = 1.0
     #: Drop tokens less likely than this share of the most likely one, 0 to 1.
     min_p: float = 0.0
-    #: Divides positive and multiplies negative logits of tokens seen in prompt or output; above 0, at most 10.
+    #: Divides positive and multiplies negative logits of tokens seen in prompt or output; above 0, at
+    #: most 10.
     repetition_penalty: float = 1.0
     #: Subtracted once from the logits of tokens in the output, −2 to 2.
     presence_penalty: float = 0.0

@@ -46,7 +46,7 @@ class _Range:
             text = f"{noun}above {_number(self.low)} and at most {_number(self.high)}"
         return text + (" or None" if self.optional else "")
 
-    def holds(self, value: float) -> bool:
+    def holds(self, value: Any) -> bool:
         """Say whether ``value`` lies in the range; False for NaN."""
         above = value >= self.low if self.low_allowed else value > self.low
         return above and (self.high is None or value <= self.high)
@@ -143,13 +143,13 @@ def _set(params: SamplingParams, name: str, value: object) -> None:
 
 def _checked_number(name: str, value: Any, allowed: _Range, param: str | None = None) -> int | float:
     param = param or name
-    kind = Integral if allowed.integral else Real
-    if isinstance(value, bool) or not isinstance(value, kind):
+    number_type = Integral if allowed.integral else Real
+    if isinstance(value, bool) or not isinstance(value, number_type):
         words = allowed.words if allowed.integral else f"a number {allowed.words}"
         raise InvalidRequest(f"{name} must be {words}, got {value!r}", param)
     if not allowed.holds(value):
         raise InvalidRequest(f"{name} must be {allowed.words}, got {value}", param)
-    return int(value) if allowed.integral else float(value)
+    return int(value) if allowed.integral else float(value)  # type: ignore[call-overload] # Real has both
 
 
 def _checked_strings(name: str, value: Any, *, one_allowed: bool) -> tuple[str, ...]:

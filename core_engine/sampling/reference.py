@@ -1,0 +1,101 @@
+"""The sampler's definition, in plain torch: static shapes, no host synchronisation, no branch on data.
+
+A row's token is the largest of logit + temperature · noise among the tokens that the filters keep. With
+Gumbel noise that draws from softmax(logit / temperature), with temperature 0 it is the most likely
+token, and no division can overflow. Of equal tokens the one with the lowest id counts as the larger,
+in the choice and in the filters' order; a row that forbids every token gives id 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from core_engine.sampling.base import Sampler
+from core_engine.sampling.torch_noise import gumbel
+
+if TYPE_CHECKING:
+    from core_engine.worker.shape_policy import SamplingKind
+
+__all__ = ["ReferenceSampler", "adjust_logits"]
+
+Inputs = Mapping[str, torch.Tensor]
+
+
+class ReferenceSampler(Sampler):
+    """Bias, penalties, temperature, min_p, top_k, top_p, then Gumbel-max."""
+
+    def sample(self, logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> dict[str, torch.Tensor]:
+        """Sample as `Sampler.sample` says."""
+        token_ids = self.choose(adjust_logits(logits, inputs, kind), inputs, kind)
+        if kind.num_logprobs is None:
+            return {"token_ids": token_ids}
+        return {"token_ids": token_ids, **self.logprobs(logits, token_ids, kind.num_logprobs)}
+
+    def choose(self, logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> torch.Tensor:
+        """Take each row's token, int32 ``[R]``, from adjusted ``logits``."""
+        if kind.all_greedy:
+            return torch.argmax(logits, dim=-1).to(torch.int32)
+        logits = logits.to(torch.float32)
+        temperature, keys = inputs["temperature"][:, None], inputs["noise_keys"]
+        if not kind.filters:
+            ids = torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)[None]
+            return torch.argmax(logits + temperature * gumbel(keys, ids), dim=-1).to(torch.int32)
+        values, order = torch.sort(logits, dim=-1, descending=True, stable=True)
+        ids = order.to(torch.int32)
+        scores = values + temperature * gumbel(keys, ids)
+        scores = torch.where(_kept(values, inputs), scores, float("-inf"))
+        return torch.gather(ids, 1, torch.argmax(scores, dim=-1, keepdim=True))[:, 0]
+
+    def logprobs(
+        self, logits: torch.Tensor, token_ids: torch.Tensor, num_logprobs: int
+    ) -> dict[str, torch.Tensor]:
+        """Report as `Sampler.logprobs` says; a rank is 1 plus the number of more likely tokens."""
+        logits = logits.to(torch.float32)
+        own_ids = token_ids.to(torch.int64)[:, None]
+        own = torch.gather(logits, 1, own_ids)
+        top, top_ids = torch.topk(logits, num_logprobs, dim=-1)
+        total = torch.logsumexp(logits, dim=-1, keepdim=True)
+        return {
+            "logprob_ids": torch.cat([own_ids, top_ids], dim=1).to(torch.int32),
+            "logprobs": torch.cat([own, top], dim=1) - total,
+            "ranks": (logits > own).sum(dim=-1).to(torch.int32) + 1,
+        }
+
+
+def adjust_logits(logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> torch.Tensor:
+    """Return ``logits`` with bias and penalties in float32; the same tensor when ``kind`` has neither."""
+    if kind.bias:
+        logits = logits.to(torch.float32) + inputs["bias"]
+    if kind.penalties:
+        logits = logits.to(torch.float32)
+        repetition, presence, frequency = (column[:, None] for column in inputs["penalties"].unbind(1))
+        counts = inputs["output_counts"]
+        in_output = counts > 0
+        seen = in_output | inputs["prompt_mask"]
+        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+        logits = torch.where(seen, repeated, logits)
+        logits = logits - frequency * counts - presence * in_output
+    return logits
+
+
+def _kept(values: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+    """Say which of a row's ``values``, sorted in falling order, pass min_p, top_k and top_p; bool ``[R, V]``.
+
+    min_p is a share of the most likely token's probability; top_p a share of what min_p and top_k left.
+    """
+    temperature = inputs["temperature"][:, None]
+    divisor = torch.where(temperature > 0, temperature, 1.0)
+    # The clamp keeps a row of nothing but -inf from becoming NaN.
+    largest = torch.clamp(values[:, :1], min=torch.finfo(torch.float32).min)
+    weights = torch.exp((values - largest) / divisor)
+    rank = torch.arange(values.shape[-1], dtype=torch.int32, device=values.device)[None]
+    kept = (weights >= inputs["min_p"][:, None]) & (rank < inputs["top_k"][:, None])
+    weights = torch.where(kept, weights, 0.0)
+    top_p = inputs["top_p"][:, None]
+    mass_before = torch.cumsum(weights, dim=-1) - weights
+    in_nucleus = mass_before < top_p * weights.sum(dim=-1, keepdim=True)
+    # Rounding in the sums must not drop a tail that nobody asked to drop.
+    return kept & (in_nucleus | (top_p >= 1))
