@@ -61,6 +61,8 @@ class EngineConfig:
     max_num_seqs: int = 64
     #: The token budget of one step.
     max_num_batched_tokens: int = 2048
+    #: Who runs first: "fcfs" (in order of arrival) or "priority" (smaller priority first, then arrival).
+    scheduling_policy: str = "fcfs"
     #: Tokens per KV-cache block; the backend's preferred size by default.
     block_size: int | None = None
     #: Bytes for the KV cache; by default what the backend finds free.

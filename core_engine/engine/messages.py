@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from core_engine._ragged import IntArray
 from core_engine.sampling.params import SamplingParams
 from core_engine.worker.output import LogprobRows
@@ -37,9 +39,12 @@ class CoreRequest:
     arrival_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CoreOutput:
-    """What one step added to one sequence."""
+class CoreOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one step added to one sequence.
+
+    One is made per running request and step, so it is a msgspec struct: a frozen dataclass takes
+    2 µs to build, this one 0.1 µs.
+    """
 
     request_id: str
     #: Sampled ids that belong to the output, a stop token included.

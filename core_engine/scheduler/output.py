@@ -29,6 +29,8 @@ class NewRequest:
     stream: int = 0
     #: Token ids that end the request by themselves (the model's end-of-sequence ids).
     eos_token_ids: tuple[int, ...] = ()
+    #: Token sequences that must not appear (``bad_words``, tokenised).
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
