@@ -16,7 +16,7 @@ Each message says what was asked, what is possible, and what to do::
     │   ├── BackendUnavailable          the backend is installed, its device or driver is not there
     │   ├── BackendBlocked              the allow-list excludes the backend
     │   ├── BackendLoadError            importing or constructing the plugin failed
-    │   ├── AmbiguousBackend            two backends share the highest priority
+    │   ├── AmbiguousBackend            two backends share the highest priority, or one name
     │   ├── ApiVersionError             written for another version of the plugin API
     │   ├── ContractError               breaks the plugin API: signature, type or missing method
     │   └── PluginMismatch              a worker found another plugin than the one that was resolved
@@ -123,7 +123,7 @@ class BackendLoadError(PluginError):
 
 
 class AmbiguousBackend(PluginError):
-    """Two available backends share the highest priority."""
+    """Two available backends share the highest priority, or two plugins claim one name."""
 
 
 class ApiVersionError(PluginError):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 import msgspec
 import pluggy
 
+from core_engine._text import one_line
+from core_engine._torch_autoload import torch_autoload_off
 from core_engine.backends.installed import InstalledPlugin
 from core_engine.backends.options import OptionValue, check_schema, parse_options
 from core_engine.config import EngineConfig, ModelConfig
@@ -64,7 +66,7 @@ class Backend:
         return self.entry.name
 
     def __str__(self) -> str:
-        return f"backend {self.entry.name!r} of {self.entry}"
+        return self.entry.subject
 
     def __repr__(self) -> str:
         return f"<Backend {self.entry.name!r} of {self.entry}>"
@@ -125,7 +127,8 @@ class Backend:
 
     def create_worker(self, context: WorkerContext) -> WorkerBase:
         """Import the device's software and build the worker; only in the worker's process."""
-        return self._call("create_worker", cast("type[WorkerBase]", WorkerApi), context=context)
+        with torch_autoload_off():
+            return self._call("create_worker", cast("type[WorkerBase]", WorkerApi), context=context)
 
     def create_model_runner(self, context: RunnerContext) -> ModelRunnerBase:
         """Build the model runner for the device that the worker opened."""
@@ -158,7 +161,7 @@ class Backend:
             raise
         except (Exception, SystemExit) as failure:
             raise BackendLoadError(
-                f"{self}: hook {hook!r} raised {type(failure).__name__}: {failure}"
+                f"{self}: hook {hook!r} raised {type(failure).__name__}: {one_line(failure)}"
             ) from failure
         if not isinstance(result, expected):
             raise self._broken(hook, expected.__name__, result)
@@ -195,5 +198,6 @@ class Backend:
 
     def _broken(self, hook: str, expected: str, got: object) -> ContractError:
         return ContractError(
-            f"{self}: hook {hook!r} must return {expected}, got {got!r} of type {type(got).__name__}"
+            f"{self}: hook {hook!r} must return {expected}, got {one_line(repr(got))} of type "
+            f"{type(got).__name__}"
         )

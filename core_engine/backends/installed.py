@@ -50,6 +50,15 @@ class InstalledPlugin:
         """Distribution, version and value: entries that agree on these are the same plugin."""
         return (self.distribution, self.version, self.value)
 
+    @property
+    def subject(self) -> str:
+        """The words that messages about this plugin begin with."""
+        return f"{self.group.rpartition('.')[2].removesuffix('s')} {self.name!r} of {self}"
+
+    def without_subject(self, message: str) -> str:
+        """Return ``message`` without `subject` in front, for tables that name the plugin anyway."""
+        return message.removeprefix(self.subject).lstrip(": ")
+
     def __str__(self) -> str:
         return f"{self.distribution} {self.version} ({self.value})"
 

@@ -8,9 +8,11 @@ import time
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import cast
 
 import pluggy
 
+from core_engine._text import one_line
 from core_engine._torch_autoload import torch_autoload_off
 from core_engine.backends.backend import Backend
 from core_engine.backends.installed import InstalledPlugin
@@ -19,7 +21,7 @@ from core_engine.hookspecs.backend import REQUIRED_HOOKS, BackendSpec
 from core_engine.plugin._markers import BACKEND_PROJECT
 from core_engine.plugin._version import check_api_version
 
-__all__ = ["HEAVY_MODULES", "LoadResult", "load_backend", "try_load"]
+__all__ = ["HEAVY_MODULES", "LoadResult", "as_plugin_error", "load_backend", "try_load"]
 
 #: Packages that a light module must not import; what it did import of them is reported.
 HEAVY_MODULES = (
@@ -71,16 +73,16 @@ def try_load(entry: InstalledPlugin) -> LoadResult:
     module: ModuleType | None = None
     try:
         module = _import_light_module(entry)
-    except PluginError as failure:
-        error = failure
+    except (Exception, SystemExit) as failure:
+        error = as_plugin_error(entry, failure)
     import_seconds = time.perf_counter() - start_s
     if module is not None:
         stated = getattr(module, "CORE_ENGINE_API", None)
         api = None if stated is None else str(stated)
         try:
             backend = _register(entry, module, stated)
-        except PluginError as failure:
-            error = failure
+        except (Exception, SystemExit) as failure:
+            error = as_plugin_error(entry, failure)
     return LoadResult(
         backend=backend,
         error=error,
@@ -90,10 +92,22 @@ def try_load(entry: InstalledPlugin) -> LoadResult:
     )
 
 
+def as_plugin_error(entry: InstalledPlugin, failure: BaseException) -> PluginError:
+    """Return ``failure`` as one of the errors that loading and detection raise.
+
+    A plugin may raise anything, errors and subclasses of core's own included.
+    """
+    if type(failure) in (ApiVersionError, BackendLoadError, ContractError):
+        return cast(PluginError, failure)
+    error = BackendLoadError(f"{entry.subject} failed: {type(failure).__name__}: {one_line(failure)}")
+    error.__cause__ = failure
+    return error
+
+
 def _import_light_module(entry: InstalledPlugin) -> ModuleType:
     if ":" in entry.value:
         raise ContractError(
-            f"{_subject(entry)} does not name a module: the value of its entry point must be "
+            f"{entry.subject} does not name a module: the value of its entry point must be "
             f"'package.module', without ':{entry.value.partition(':')[2]}'"
         )
     try:
@@ -101,7 +115,7 @@ def _import_light_module(entry: InstalledPlugin) -> ModuleType:
             return import_module(entry.value)
     except (Exception, SystemExit) as failure:
         raise BackendLoadError(
-            f"{_subject(entry)} failed to import: {type(failure).__name__}: {failure}"
+            f"{entry.subject} failed to import: {type(failure).__name__}: {one_line(failure)}"
         ) from failure
 
 
@@ -110,20 +124,20 @@ def _register(entry: InstalledPlugin, module: ModuleType, stated_api: object) ->
     try:
         check_api_version(stated_api)
     except ApiVersionError as refusal:
-        raise ApiVersionError(f"{_subject(entry)} is refused: {refusal}") from None
+        raise ApiVersionError(f"{entry.subject} is refused: {refusal}") from None
     manager = pluggy.PluginManager(BACKEND_PROJECT)
     manager.add_hookspecs(BackendSpec)
     known_hooks = {name for name in vars(BackendSpec) if not name.startswith("_")}
     for name in _marked_names(manager, module):
         if name not in known_hooks:
             raise ContractError(
-                f"{_subject(entry)} marks {name!r}, which is no hook of BackendSpec."
+                f"{entry.subject} marks {name!r}, which is no hook of BackendSpec."
                 f"{did_you_mean(name, known_hooks)} The hooks are {', '.join(sorted(known_hooks))}"
             )
     try:
         manager.register(module, name=entry.name)
     except pluggy.PluginValidationError as failure:
-        raise ContractError(f"{_subject(entry)} breaks the plugin API: {failure}") from failure
+        raise ContractError(f"{entry.subject} breaks the plugin API: {one_line(failure)}") from failure
     missing = set(REQUIRED_HOOKS)
     for name in sorted(known_hooks):
         for implementation in getattr(manager.hook, name).get_hookimpls():
@@ -132,7 +146,7 @@ def _register(entry: InstalledPlugin, module: ModuleType, stated_api: object) ->
                 missing.discard(name)
     if missing:
         raise ContractError(
-            f"{_subject(entry)} lacks the required hook{'s' if len(missing) > 1 else ''} "
+            f"{entry.subject} lacks the required hook{'s' if len(missing) > 1 else ''} "
             f"{', '.join(sorted(missing))}: define each in {entry.value} and mark it with "
             "core_engine.plugin.hookimpl"
         )
@@ -160,10 +174,6 @@ def _check_arguments(entry: InstalledPlugin, hook: str, implementation: pluggy.H
         else:
             continue
         raise ContractError(
-            f"{_subject(entry)} breaks the plugin API: argument {parameter.name!r} of hook {hook!r} "
+            f"{entry.subject} breaks the plugin API: argument {parameter.name!r} of hook {hook!r} "
             f"{problem}, so it would never be passed; write it as a plain {parameter.name!r}"
         )
-
-
-def _subject(entry: InstalledPlugin) -> str:
-    return f"backend {entry.name!r} of {entry}"

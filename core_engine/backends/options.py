@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from core_engine._scalars import parse_bool
+from core_engine._text import parse_bool
 from core_engine.errors import ConfigError, ContractError, did_you_mean
 from core_engine.plugin._backend_types import BackendOption
 
