@@ -105,7 +105,7 @@ def check_params(params: SamplingParams) -> None:
 
 
 def check_against_model(
-    params: SamplingParams, *, vocab_size: int, capabilities: Capabilities, backend: str
+    params: SamplingParams, vocab_size: int, capabilities: Capabilities, backend: str
 ) -> None:
     """Check what only the model and the backend can tell.
 

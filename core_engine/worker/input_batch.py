@@ -168,7 +168,7 @@ class InputBatch:
         self.token_table[row, : len(token_ids)] = token_ids
         self.num_tokens[row] = len(token_ids)
         self.num_prompt_tokens[row] = len(request.prompt_token_ids)
-        self.sampling.add(row, request, token_ids)
+        self.sampling.add(row, request)
 
     def _release(self, request_id: str) -> None:
         row = self._row_of.pop(request_id, None)
