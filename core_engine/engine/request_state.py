@@ -1,0 +1,143 @@
+"""The text side of one request: its sequences, their texts, and what has been handed out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from core_engine.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from core_engine.engine.stream_chunk import StreamChunk
+
+if TYPE_CHECKING:
+    from core_engine.engine.messages import CoreOutput
+    from core_engine.engine.prompts import TokenizedPrompt
+    from core_engine.engine.text_stream import TextStream
+    from core_engine.engine.tokenizer import Tokenizer
+    from core_engine.sampling.params import SamplingParams
+    from core_engine.worker.output import LogprobRows
+
+__all__ = ["LogprobFormatter", "RequestState"]
+
+
+class LogprobFormatter:
+    """Turns rows of log-probabilities into {token id: Logprob}."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._decode = lru_cache(maxsize=65536)(tokenizer.decode_token)
+
+    def rows(self, rows: LogprobRows, count: int, num_logprobs: int) -> list[Mapping[int, Logprob]]:
+        """Format the first ``count`` rows with ``num_logprobs`` most likely tokens each."""
+        width = 1 + num_logprobs
+        ids = rows.token_ids[:count, :width].tolist()
+        logprobs = rows.logprobs[:count, :width].tolist()
+        return [
+            self._row(row_ids, row_logprobs, rank)
+            for row_ids, row_logprobs, rank in zip(ids, logprobs, rows.ranks[:count].tolist(), strict=True)
+        ]
+
+    def _row(self, ids: list[int], logprobs: list[float], rank: int) -> Mapping[int, Logprob]:
+        row = {
+            token_id: Logprob(logprob, place, self._decode(token_id))
+            for place, (token_id, logprob) in enumerate(zip(ids[1:], logprobs[1:], strict=True), start=1)
+        }
+        # The token at hand comes first in the mapping, and once.
+        row.pop(ids[0], None)
+        return {ids[0]: Logprob(logprobs[0], rank, self._decode(ids[0])), **row}
+
+
+class RequestState:
+    """Collects what the engine core reports of one request's sequences."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: TokenizedPrompt,
+        params: SamplingParams,
+        streams: list[TextStream],
+        formatter: LogprobFormatter,
+        *,
+        keep_chunks: bool,
+    ) -> None:
+        self.params = params
+        self.chunks: list[StreamChunk] = []
+        self._streams = streams
+        self._formatter = formatter
+        self._keep_chunks = keep_chunks
+        self._open = len(streams)
+        wants_logprobs = params.logprobs is not None
+        self.output = RequestOutput(
+            request_id=request_id,
+            prompt=prompt.text,
+            prompt_token_ids=prompt.token_ids,
+            outputs=[
+                CompletionOutput(
+                    index,
+                    "",
+                    [],
+                    logprobs=[] if wants_logprobs else None,
+                    cumulative_logprob=0.0 if wants_logprobs else None,
+                )
+                for index in range(len(streams))
+            ],
+            prompt_logprobs=None if params.prompt_logprobs is None else [None],
+            metrics=RequestMetrics(arrival_s=time.monotonic()),
+        )
+
+    def take(self, index: int, core: CoreOutput) -> bool:
+        """Add one step's result to sequence ``index``; returns True when its text ended it early.
+
+        The engine core does not know texts, so it must then be told to finish that sequence.
+        """
+        output, completion = self.output, self.output.outputs[index]
+        if completion.finish_reason is not None:
+            return False
+        output.num_cached_tokens = max(output.num_cached_tokens, core.num_cached_tokens)
+        if core.prompt_logprobs is not None and index == 0 and output.prompt_logprobs is not None:
+            rows = core.prompt_logprobs
+            output.prompt_logprobs += self._formatter.rows(
+                rows, len(rows.ranks), self.params.prompt_logprobs or 0
+            )
+        delta = self._streams[index].append(core.new_token_ids, finished=core.finish_reason is not None)
+        new_ids = list(core.new_token_ids[: delta.num_tokens])
+        completion.token_ids += new_ids
+        completion.text += delta.text
+        logprobs = self._logprobs(core, completion, len(new_ids))
+        if new_ids and output.metrics is not None:
+            now = time.monotonic()
+            output.metrics.first_token_s = output.metrics.first_token_s or now
+            output.metrics.last_token_s = now
+        stopped_by_text = delta.stop is not None
+        if stopped_by_text:
+            completion.finish_reason, completion.stop_reason = "stop", delta.stop
+        elif core.finish_reason is not None:
+            completion.finish_reason, completion.stop_reason = core.finish_reason, core.stop_reason
+        if completion.finish_reason is not None:
+            self._open -= 1
+            output.finished = self._open == 0
+        if self._keep_chunks and (delta.text or new_ids or completion.finish_reason is not None):
+            self.chunks.append(
+                StreamChunk(
+                    output.request_id,
+                    index,
+                    delta.text,
+                    new_ids,
+                    logprobs,
+                    completion.finish_reason,
+                    completion.stop_reason,
+                )
+            )
+        return stopped_by_text and core.finish_reason is None
+
+    def _logprobs(
+        self, core: CoreOutput, completion: CompletionOutput, count: int
+    ) -> list[Mapping[int, Logprob]] | None:
+        if core.logprobs is None or completion.logprobs is None:
+            return None
+        rows = self._formatter.rows(core.logprobs, count, self.params.logprobs or 0)
+        completion.logprobs += rows
+        completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + float(
+            core.logprobs.logprobs[:count, 0].sum()
+        )
+        return rows
