@@ -16,7 +16,7 @@ from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.plan import plan_kv_cache
 from core_engine.kv_cache.start_table import StartTable
 from core_engine.models.config_reader import read_model_config
-from core_engine.plugin import Capabilities, Probe
+from core_engine.plugin import Capabilities
 from core_engine.scheduler.unified import UnifiedScheduler
 from core_engine.worker.context import WorkerContext
 

@@ -76,7 +76,7 @@ class Tokenizer:
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `InvalidRequest` unless ``messages`` is a list of {"role": str, "content": str} with text only."""
+    """Raise `InvalidRequest` unless ``messages`` is a list of roles and contents with text only."""
     if not messages or isinstance(messages, str | Mapping):
         raise InvalidRequest('messages must be a list of {"role": …, "content": …}, at least one', "messages")
     for index, message in enumerate(messages):

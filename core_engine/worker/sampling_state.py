@@ -161,7 +161,7 @@ class SamplingState:
         return keys
 
     def _make_keys(self, rows: IntArray, positions: IntArray) -> None:
-        ahead: IntArray = positions[:, None] + np.arange(_KEYS_AHEAD, dtype=np.int32)
+        ahead = (positions[:, None] + np.arange(_KEYS_AHEAD)).astype(np.int32)
         seeds, streams = (
             np.repeat(self._seeds[rows], _KEYS_AHEAD),
             np.repeat(self._streams[rows], _KEYS_AHEAD),

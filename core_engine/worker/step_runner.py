@@ -70,12 +70,13 @@ class StepModelRunner(ModelRunnerBase):
         loaded = load_model(
             config,
             facts,
+            dtype=config.dtype,
             transforms=self.seams.layer_transforms,
             weight_device=self.seams.io.weight_device,
         )
         self._loaded = loaded
         for layer in loaded.layers:
-            params = layer.params
+            params = layer.params(config.dtype)
             needs = AttentionNeeds(
                 num_heads=params.num_heads,
                 num_kv_heads=params.spec.num_kv_heads,
@@ -96,7 +97,7 @@ class StepModelRunner(ModelRunnerBase):
             attention = PagedAttention(
                 params, self.seams.attention, self.forward_context, shares_cache_of=layer.shares_cache_of
             )
-            loaded.attach(layer, attention)
+            loaded.attach(layer.name, attention)
             self.layers[params.layer_name] = attention
             page_bytes = self.seams.attention.page_bytes(params.spec, self._block_size)
             self.kv_cache_spec[params.layer_name] = layer.shares_cache_of or replace(
