@@ -83,7 +83,10 @@ class Backend:
         self, devices: tuple[DeviceInfo, ...], config: EngineConfig, model: ModelConfig
     ) -> Capabilities:
         """Ask what works on ``devices`` under ``config``, before the device is opened."""
-        return self._call("capabilities", Capabilities, devices=devices, config=config, model=model)
+        options = self.parse_options(config.backend_options)
+        return self._call(
+            "capabilities", Capabilities, devices=devices, config=config, model=model, options=options
+        )
 
     def option_schema(self) -> tuple[BackendOption, ...]:
         """List the backend's options; none when the plugin leaves the hook out."""
@@ -99,7 +102,10 @@ class Backend:
         self, config: EngineConfig, model: ModelConfig, devices: tuple[DeviceInfo, ...]
     ) -> tuple[EngineConfig, tuple[str, ...]]:
         """Return ``config`` with the backend's changes, and one line per change: old → new and why."""
-        changes = self._call_tuple("check_config", ConfigChange, config=config, model=model, devices=devices)
+        options = self.parse_options(config.backend_options)
+        changes = self._call_tuple(
+            "check_config", ConfigChange, config=config, model=model, devices=devices, options=options
+        )
         lines = []
         for change in changes:
             self._check_change(change)
@@ -113,7 +119,8 @@ class Backend:
 
     def plan_workers(self, config: EngineConfig, devices: tuple[DeviceInfo, ...]) -> tuple[WorkerPlan, ...]:
         """Divide ``devices`` among worker processes, rank 0 first."""
-        plans = self._call_tuple("plan_workers", WorkerPlan, config=config, devices=devices)
+        options = self.parse_options(config.backend_options)
+        plans = self._call_tuple("plan_workers", WorkerPlan, config=config, devices=devices, options=options)
         if not plans or [plan.rank for plan in plans] != list(range(len(plans))):
             raise self._broken("plan_workers", "at least one WorkerPlan, ranks counted from 0", plans)
         known = {device.index for device in devices}

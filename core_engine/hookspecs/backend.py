@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from core_engine.plugin._markers import backend_hookspec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from core_engine.config import EngineConfig, ModelConfig
     from core_engine.plugin._backend_types import (
         BackendInfo,
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from core_engine.worker.model_runner import ModelRunnerBase
     from core_engine.worker.worker import WorkerBase
 
+    Options = Mapping[str, str | int | float | bool | None]
+
 #: A backend that leaves one of these out is refused before detection.
 REQUIRED_HOOKS = frozenset(
     {"backend_info", "detect", "capabilities", "plan_workers", "create_worker", "create_model_runner"}
@@ -36,6 +40,9 @@ class BackendSpec:
     module may import the standard library and `core_engine.plugin`, nothing heavy; only
     ``create_worker`` and ``create_model_runner`` import the device's software, and only in the
     process that runs the worker. A function may leave out arguments that it does not need.
+
+    ``options`` holds a value for every option of ``option_schema``: ``config.backend_options`` parsed
+    and checked, defaults filled in; the worker finds the same in `WorkerContext.options`.
     """
 
     @backend_hookspec(firstresult=True)
@@ -54,7 +61,7 @@ class BackendSpec:
 
     @backend_hookspec(firstresult=True)
     def capabilities(
-        self, devices: tuple[DeviceInfo, ...], config: EngineConfig, model: ModelConfig
+        self, devices: tuple[DeviceInfo, ...], config: EngineConfig, model: ModelConfig, options: Options
     ) -> Capabilities:
         """Declare what works on ``devices`` under ``config``. Required; pure."""
         raise NotImplementedError
@@ -66,7 +73,7 @@ class BackendSpec:
 
     @backend_hookspec(firstresult=True)
     def check_config(
-        self, config: EngineConfig, model: ModelConfig, devices: tuple[DeviceInfo, ...]
+        self, config: EngineConfig, model: ModelConfig, devices: tuple[DeviceInfo, ...], options: Options
     ) -> tuple[ConfigChange, ...]:
         """Return the changes that this backend needs, or raise a `ConfigError` for what cannot work.
 
@@ -76,7 +83,9 @@ class BackendSpec:
         raise NotImplementedError
 
     @backend_hookspec(firstresult=True)
-    def plan_workers(self, config: EngineConfig, devices: tuple[DeviceInfo, ...]) -> tuple[WorkerPlan, ...]:
+    def plan_workers(
+        self, config: EngineConfig, devices: tuple[DeviceInfo, ...], options: Options
+    ) -> tuple[WorkerPlan, ...]:
         """Divide the devices among worker processes, rank 0 first. Required.
 
         Raise `UnsupportedFeature` where ``config.tensor_parallel_size`` cannot be met.
