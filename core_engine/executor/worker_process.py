@@ -1,0 +1,154 @@
+"""WorkerProcess: one worker in a process of its own, as its parent holds it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+
+from core_engine.errors import CoreEngineError, EngineClosed, EngineError, WorkerDied
+from core_engine.executor.channel import Channel, ChannelClosed
+from core_engine.executor.codec import Call, Reply, Start, decode, encode
+from core_engine.executor.remote_error import rebuild_error
+
+__all__ = ["WorkerProcess"]
+
+#: Lines of the worker's stderr that a `WorkerDied` shows.
+_KEPT_LINES = 20
+#: How often the parent looks whether the process lives, should a grandchild hold the socket open.
+_LIVENESS_S = 1.0
+#: How long a worker may take to end once its socket is closed.
+_EXIT_S = 10.0
+
+
+class WorkerProcess:
+    """Starts ``python -m core_engine.executor.worker`` and exchanges messages with it.
+
+    The process is a fresh interpreter: it runs no line of the caller's script. What it prints, on
+    stdout too, goes to this process's stderr. It ends by itself when this process does.
+    """
+
+    def __init__(self, start: Start, environment: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                # -P: the current directory is on the path only if it is on ours.
+                [sys.executable, "-P", "-m", "core_engine.executor.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(_import_path())},
+            )
+        self._channel = Channel(ours)
+        self._lock = threading.Lock()
+        self._next_call_id = 0
+        self._pending: dict[int, Future[bytes]] = {}
+        #: Why no call can be answered any more.
+        self._end: CoreEngineError | None = None
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._log_thread = threading.Thread(target=self._copy_log, name="worker-log", daemon=True)
+        self._reply_thread = threading.Thread(target=self._read_replies, name="worker-replies", daemon=True)
+        self._log_thread.start()
+        self._reply_thread.start()
+        self._send(encode(start))
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def call(self, method: str, argument: bytes = b"") -> Future[bytes]:
+        """Send a call; the future holds the encoded result or raises the worker's error.
+
+        Calls are answered in order. Raises `WorkerDied` or `EngineClosed` when nobody will answer.
+        """
+        future: Future[bytes] = Future()
+        with self._lock:
+            if self._end is not None:
+                raise self._end
+            call_id, self._next_call_id = self._next_call_id, self._next_call_id + 1
+            self._pending[call_id] = future
+        self._send(encode(Call(call_id=call_id, method=method, argument=argument)))
+        return future
+
+    def close(self) -> None:
+        """Close the connection and wait for the process, which ends at once or is killed; idempotent."""
+        self._finish(EngineClosed("the worker process was shut down"))
+        self._channel.close()
+        try:
+            self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reply_thread.join(_EXIT_S)
+        self._log_thread.join(_EXIT_S)
+        if self._process.stdout is not None and not self._log_thread.is_alive():
+            self._process.stdout.close()
+
+    def _send(self, frame: bytes) -> None:
+        with suppress(ChannelClosed):  # the reply thread sees the end as well and says why
+            self._channel.send(frame)
+
+    def _read_replies(self) -> None:
+        while True:
+            try:
+                reply = decode(self._channel.receive(_LIVENESS_S), Reply)
+            except TimeoutError:
+                if self._process.poll() is None:
+                    continue
+                return self._finish(self._death())
+            except ChannelClosed:
+                return self._finish(self._death())
+            except EngineError as damage:
+                return self._finish(damage)
+            with self._lock:
+                future = self._pending.pop(reply.call_id, None)
+            if future is None:
+                return self._finish(
+                    EngineError(f"the worker answered call {reply.call_id}, which is not open")
+                )
+            if reply.error:
+                future.set_exception(rebuild_error(reply))
+            else:
+                future.set_result(reply.result)
+
+    def _finish(self, reason: CoreEngineError) -> None:
+        """Answer all open calls, and every later one, with ``reason``; the first reason stays."""
+        with self._lock:
+            if self._end is None:
+                self._end = reason
+            pending, self._pending = self._pending, {}
+        for future in pending.values():
+            future.set_exception(self._end)
+
+    def _death(self) -> WorkerDied:
+        try:
+            code = self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            return WorkerDied(f"worker process {self.pid} closed its connection but still runs")
+        self._log_thread.join(_LIVENESS_S)
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        last = "".join(f"\n  {line}" for line in self._lines) or " nothing"
+        return WorkerDied(f"worker process {self.pid} ended {how}; its last output was:{last}")
+
+    def _copy_log(self) -> None:
+        """Pass the worker's output on to stderr, line by line, and keep the last lines."""
+        stream = self._process.stdout
+        if stream is None:
+            return
+        for line in stream:
+            self._lines.append(line.decode(errors="replace").rstrip())
+            # Not sys.stderr: its lock must not be held by this thread while the interpreter ends.
+            os.write(2, line)
+
+
+def _import_path() -> list[str]:
+    """The caller's import path, for a child that must find the same modules."""
+    return [entry or os.getcwd() for entry in sys.path]

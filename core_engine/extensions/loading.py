@@ -1,0 +1,125 @@
+"""Find and load extensions: wrappers around worker and runner hooks, opt-in by name.
+
+An extension is an entry point of the group ``core_engine.extensions`` whose value is a callable; it
+takes the `WorkerContext` and returns an object with marked wrappers. Its module states
+``CORE_ENGINE_API`` as a backend's does. One that was asked for never fails silently.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from core_engine.backends.allow_list import PLUGINS_VARIABLE, read_allow_list
+from core_engine.backends.installed import (
+    EXTENSION_GROUP,
+    InstalledPlugin,
+    describe_entries,
+    find_entries,
+)
+from core_engine.errors import (
+    ApiVersionError,
+    BackendLoadError,
+    ConfigError,
+    ContractError,
+    CoreEngineError,
+    PluginError,
+    PluginMismatch,
+    did_you_mean,
+)
+from core_engine.plugin._load_class import load_class
+from core_engine.plugin._markers import RUNNER_PROJECT, WORKER_PROJECT
+from core_engine.plugin._version import check_api_version
+
+if TYPE_CHECKING:
+    from core_engine.config import EngineConfig
+    from core_engine.worker.context import WorkerContext
+
+__all__ = ["EXTENSIONS_VARIABLE", "find_extensions", "load_extension", "requested_extensions"]
+
+EXTENSIONS_VARIABLE = "CORE_ENGINE_EXTENSIONS"
+_OWN_DISTRIBUTION = "core-engine"
+
+
+def requested_extensions(config: EngineConfig, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names to turn on: the configuration's, else those of ``CORE_ENGINE_EXTENSIONS``."""
+    names = config.extensions or tuple(environment.get(EXTENSIONS_VARIABLE, "").split(","))
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+def find_extensions(names: tuple[str, ...], environment: Mapping[str, str]) -> tuple[InstalledPlugin, ...]:
+    """Return the entry point of each name; nothing is imported.
+
+    Raises `ConfigError` for a name that is not installed or that ``CORE_ENGINE_PLUGINS`` leaves out
+    (what core-engine itself ships is always allowed), `PluginError` when two plugins share a name.
+    """
+    if not names:
+        return ()
+    installed = find_entries(EXTENSION_GROUP)
+    known = sorted({entry.name for entry in installed})
+    allowed = read_allow_list(environment)
+    found = []
+    for name in names:
+        entries = [entry for entry in installed if entry.name == name]
+        if not entries:
+            raise ConfigError(
+                f"extension {name!r} is not installed.{did_you_mean(name, known)} "
+                f"Installed are {', '.join(known) or 'none'}"
+            )
+        if len({entry.identity for entry in entries}) > 1:
+            raise PluginError(
+                f"extension {name!r} is installed more than once: {describe_entries(entries)}. Uninstall "
+                "all but one"
+            )
+        if entries[0].distribution != _OWN_DISTRIBUTION and not allowed.permits(name):
+            raise ConfigError(
+                f"extension {name!r} is asked for, but {PLUGINS_VARIABLE}={allowed} leaves it out: add it "
+                f"there, or take it out of the extensions ({EXTENSIONS_VARIABLE})"
+            )
+        found.append(entries[0])
+    return tuple(found)
+
+
+def load_extension(entry: InstalledPlugin, context: WorkerContext) -> object:
+    """Import the extension that ``entry`` names and create it for ``context``.
+
+    Raises `PluginMismatch` when this process does not see that very entry point,
+    `BackendLoadError` when it does not import or cannot be created, `ApiVersionError` when it was
+    written for another API, `ContractError` when it wraps nothing.
+    """
+    subject = f"extension {entry.name!r} of {entry}"
+    seen = [other for other in find_entries(EXTENSION_GROUP) if other.name == entry.name]
+    if {other.identity for other in seen} != {entry.identity}:
+        raise PluginMismatch(
+            f"{subject} was resolved by the parent process, but this one sees "
+            f"{describe_entries(seen) or 'nothing of that name'}. Make the environments the same"
+        )
+    try:
+        factory = load_class(entry.value)
+        stated = getattr(sys.modules[entry.value.partition(":")[0]], "CORE_ENGINE_API", None)
+        check_api_version(stated)
+        extension: object = factory(context)
+    except ApiVersionError as refusal:
+        raise ApiVersionError(f"{subject} is refused: {refusal}") from None
+    except CoreEngineError as failure:
+        failure.add_note(f"while loading {subject}")
+        raise
+    except (Exception, SystemExit) as failure:
+        raise BackendLoadError(f"{subject} failed: {type(failure).__name__}: {failure}") from failure
+    if not _has_wrapper(extension):
+        raise ContractError(
+            f"{subject} returned {extension!r}, which wraps nothing: mark methods with "
+            "worker_hookimpl(wrapper=True) or runner_hookimpl(wrapper=True) of core_engine.plugin"
+        )
+    return extension
+
+
+def _has_wrapper(extension: object) -> bool:
+    markers = [f"{project}_impl" for project in (WORKER_PROJECT, RUNNER_PROJECT)]
+    return any(
+        hasattr(value, marker)
+        for cls in type(extension).__mro__
+        for value in vars(cls).values()
+        for marker in markers
+    )
