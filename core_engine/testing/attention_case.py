@@ -12,7 +12,7 @@ import torch
 from core_engine._ragged import IntArray
 from core_engine.attention.base import AttentionBackend, LayerParams
 from core_engine.kv_cache.specs import KVCacheSpec
-from core_engine.testing.dense_attention import dense_attention
+from core_engine.testing.attention_oracle import dense_attention
 from core_engine.worker.device_io import DeviceIO
 from core_engine.worker.dummy_step import dummy_sampling
 from core_engine.worker.shape_policy import SamplingKind, StepKind, StepShape
