@@ -3,6 +3,7 @@
 Import it only in the modules that `BackendSpec.create_worker` and `create_model_runner` load.
 """
 
+from core_engine._ragged import Array, FloatArray, IntArray, Ragged
 from core_engine.attention.base import AttentionBackend, AttentionNeeds, LayerParams
 from core_engine.attention.reference import ReferencePagedAttention
 from core_engine.hookspecs import ModelRunnerApi, WorkerApi
@@ -32,6 +33,7 @@ from core_engine.worker.step_runner import StepModelRunner
 from core_engine.worker.worker import WorkerBase
 
 __all__ = [
+    "Array",
     "AttentionBackend",
     "AttentionNeeds",
     "CaptureReport",
@@ -42,9 +44,11 @@ __all__ = [
     "EagerPrograms",
     "ExactShapes",
     "FinishedStep",
+    "FloatArray",
     "Health",
     "HostSampling",
     "HostStep",
+    "IntArray",
     "KVCacheConfig",
     "KVCacheGroup",
     "KVCacheSpec",
@@ -60,6 +64,7 @@ __all__ = [
     "NewRequest",
     "ProfileReport",
     "ProgramBuilder",
+    "Ragged",
     "ReadyDownload",
     "ReferencePagedAttention",
     "ReferenceSampler",
