@@ -1,0 +1,87 @@
+"""``core-engine chat``: talk with a model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
+from core_engine.cli.options import add_option
+from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
+from core_engine.cli.speed import speed_line
+from core_engine.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from core_engine import LLM, SamplingParams
+
+__all__ = ["add_arguments", "run"]
+
+Conversation = list[dict[str, str]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_engine_flags(parser)
+    add_option(parser, "--prompt", help="answer this once and exit", metavar="TEXT")
+    add_option(parser, "--system", help="system message", metavar="TEXT")
+    add_sampling_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer ``--prompt``, or each line of stdin in one conversation."""
+    from core_engine import LLM
+
+    opening: Conversation = [{"role": "system", "content": args.system}] if args.system else []
+    with LLM(model_of(args), **engine_options(args)) as llm:
+        params = sampling_params(args, llm.engine.default_params)
+        if args.prompt is not None:
+            _answer(llm, [*opening, {"role": "user", "content": args.prompt}], params)
+        else:
+            _converse(llm, opening, params)
+    return 0
+
+
+def _converse(llm: LLM, opening: Conversation, params: SamplingParams) -> None:
+    if sys.stdin.isatty():
+        print("Ctrl-D ends, Ctrl-C stops an answer, /reset forgets the conversation.", file=sys.stderr)
+    messages = list(opening)
+    while (line := _read_line()) is not None:
+        if not line.strip():
+            continue
+        if line.strip() == "/reset":
+            messages = list(opening)
+            continue
+        question = {"role": "user", "content": line}
+        try:
+            answer = _answer(llm, [*messages, question], params)
+        except InvalidRequest as error:
+            print(f"core-engine: {error}", file=sys.stderr)
+            continue
+        messages += [question, {"role": "assistant", "content": answer}]
+
+
+def _read_line() -> str | None:
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+
+
+def _answer(llm: LLM, messages: Conversation, params: SamplingParams) -> str:
+    parts: list[str] = []
+    started_s, first_s, num_tokens = time.perf_counter(), None, 0
+    chunks = llm.stream_chat(messages, params)
+    try:
+        for chunk in chunks:
+            first_s = first_s or time.perf_counter()
+            num_tokens += len(chunk.token_ids)
+            parts.append(chunk.text)
+            print(chunk.text, end="", flush=True)
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+    print(flush=True)
+    print(speed_line(num_tokens, started_s, first_s), file=sys.stderr)
+    return "".join(parts)

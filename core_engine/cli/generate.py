@@ -1,0 +1,115 @@
+"""``core-engine generate``: complete prompts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
+from core_engine.cli.options import add_option, add_switch
+from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
+from core_engine.cli.speed import speed_line
+from core_engine.engine.outputs import RequestOutput
+from core_engine.errors import ConfigError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_engine_flags(parser)
+    add_option(
+        parser,
+        "--prompt",
+        help="text to complete; may be repeated; '-' reads one prompt per line from stdin",
+        separator="\n",
+        metavar="TEXT",
+    )
+    add_switch(parser, "--json", help="print a JSON list and nothing else on stdout")
+    add_switch(parser, "--progress", help="show a progress bar on stderr", default=None)
+    add_sampling_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate and print; one prompt is streamed, several are printed when all are done."""
+    from core_engine import LLM
+
+    model, prompts = model_of(args), _read_prompts(args.prompt)
+    with LLM(model, **engine_options(args)) as llm:
+        params = sampling_params(args, llm.engine.default_params)
+        started_s = time.perf_counter()
+        if len(prompts) == 1 and params.n == 1 and not args.json:
+            num_tokens, first_s = 0, None
+            for chunk in llm.stream(prompts[0], params):
+                first_s = first_s or time.perf_counter()
+                num_tokens += len(chunk.token_ids)
+                print(chunk.text, end="", flush=True)
+            print()
+        else:
+            outputs = llm.generate(prompts, params, progress=args.progress)
+            num_tokens = sum(len(s.token_ids) for output in outputs for s in output.outputs)
+            first_s = None
+            print(_to_json(outputs) if args.json else _to_text(outputs))
+        print(speed_line(num_tokens, started_s, first_s), file=sys.stderr)
+    return 0
+
+
+def _read_prompts(given: list[str] | None) -> list[str]:
+    prompts: list[str] = []
+    for text in given or []:
+        prompts += (line.rstrip("\r\n") for line in sys.stdin) if text == "-" else [text]
+    if not prompts:
+        raise ConfigError(
+            "no prompt given: use --prompt TEXT, or --prompt - with one prompt per line on stdin"
+        )
+    return prompts
+
+
+def _to_text(outputs: Iterable[RequestOutput]) -> str:
+    blocks = []
+    for number, output in enumerate(outputs, start=1):
+        for sequence in output.outputs:
+            place = f"{number}" if len(output.outputs) == 1 else f"{number}.{sequence.index + 1}"
+            blocks.append(f"[{place}] {output.prompt}\n{sequence.text}")
+    return "\n\n".join(blocks)
+
+
+def _to_json(outputs: Iterable[RequestOutput]) -> str:
+    rows = [_row(output, sequence) for output in outputs for sequence in output.outputs]
+    return json.dumps(rows, ensure_ascii=False, indent=2)
+
+
+def _row(output: RequestOutput, sequence: Any) -> dict[str, Any]:
+    num_prompt, num_output = len(output.prompt_token_ids), len(sequence.token_ids)
+    row: dict[str, Any] = {
+        "prompt": output.prompt,
+        "index": sequence.index,
+        "text": sequence.text,
+        "token_ids": sequence.token_ids,
+        "finish_reason": sequence.finish_reason,
+        "stop_reason": sequence.stop_reason,
+        "usage": {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_output,
+            "total_tokens": num_prompt + num_output,
+            "cached_tokens": output.num_cached_tokens,
+        },
+    }
+    if sequence.logprobs is not None:
+        row["logprobs"] = [_logprobs(candidates) for candidates in sequence.logprobs]
+    if output.prompt_logprobs is not None:
+        row["prompt_logprobs"] = [
+            None if candidates is None else _logprobs(candidates) for candidates in output.prompt_logprobs
+        ]
+    return row
+
+
+def _logprobs(candidates: Any) -> list[dict[str, Any]]:
+    return [
+        {"token_id": token_id, "token": c.decoded_token, "logprob": c.logprob, "rank": c.rank}
+        for token_id, c in candidates.items()
+    ]

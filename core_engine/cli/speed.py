@@ -1,0 +1,16 @@
+"""The line that closes a generation: how fast it was."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["speed_line"]
+
+
+def speed_line(num_tokens: int, started_s: float, first_token_s: float | None) -> str:
+    """Return tokens, seconds and rate since ``started_s``, and the time to the first token if known."""
+    now = time.perf_counter()
+    line = f"{num_tokens} tokens in {now - started_s:.2f} s, {num_tokens / (now - started_s):.1f} tokens/s"
+    if first_token_s is None:
+        return line
+    return f"{line}; first token after {first_token_s - started_s:.2f} s"
