@@ -1,0 +1,96 @@
+"""The documentation is current, its links lead somewhere, and its code is code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import pluggy
+import pytest
+
+from core_engine.config import EngineConfig
+from core_engine.hookspecs import REQUIRED_HOOKS, BackendSpec
+from core_engine.plugin import API_VERSION, DetectionState, Probe
+from core_engine.plugin._markers import BACKEND_PROJECT
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path
+    for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]
+    if "_build" not in path.parts
+)
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+def test_generated_pages_are_current() -> None:
+    script = REPOSITORY / "scripts" / "write_reference.py"
+    result = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_local_links_lead_to_files(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    broken = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    assert broken == []
+
+
+def python_blocks() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for block in PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")):
+            signature_only = block.startswith("def ") and block.count("\n") == 1
+            if not block.startswith("# core_engine/") and not signature_only:
+                yield page_id(page), block
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), [pytest.param(*b, id=f"{b[0]}-{i}") for i, b in enumerate(python_blocks())]
+)
+def test_python_blocks_parse(page: str, block: str) -> None:
+    ast.parse(block, filename=page)
+
+
+def test_every_setting_has_a_meaning() -> None:
+    table = (REPOSITORY / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    meanings = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", table, re.M))
+    assert set(meanings) == {field.name for field in fields(EngineConfig)}
+    assert [name for name, meaning in meanings.items() if not meaning.strip()] == []
+
+
+@pytest.fixture(scope="module")
+def tutorial_backend() -> ModuleType:
+    """The light module that the tutorial shows, as it stands there."""
+    text = (REPOSITORY / "docs" / "tutorials" / "write-a-backend.md").read_text(encoding="utf-8")
+    (block,) = [block for block in PYTHON_BLOCK.findall(text) if "def backend_info" in block]
+    module = ModuleType("core_engine_acme.plugin")
+    exec(compile(block, "write-a-backend.md", "exec"), vars(module))
+    return module
+
+
+def test_tutorial_backend_fulfils_the_discovery_contract(tutorial_backend: ModuleType) -> None:
+    manager = pluggy.PluginManager(BACKEND_PROJECT)
+    manager.add_hookspecs(BackendSpec)
+    manager.register(tutorial_backend)
+    manager.check_pending()
+    assert all(getattr(manager.hook, name).get_hookimpls() for name in REQUIRED_HOOKS)
+    assert tutorial_backend.CORE_ENGINE_API == API_VERSION
+
+
+def test_tutorial_backend_detects_its_device_nodes(tutorial_backend: ModuleType, tmp_path: Path) -> None:
+    assert tutorial_backend.detect(Probe({}, tmp_path)).state is DetectionState.UNAVAILABLE
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "acme0").touch()
+    found = tutorial_backend.detect(Probe({}, tmp_path))
+    assert found.state is DetectionState.AVAILABLE
+    assert [device.index for device in found.devices] == [0]

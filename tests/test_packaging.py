@@ -1,0 +1,184 @@
+"""The built wheel, not the checkout: what it holds, and that it works where torch is not installed."""
+
+from __future__ import annotations
+
+import email.parser
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterable
+from email.message import Message
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import core_engine
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+#: What the light part of core-engine needs; torch and transformers are left out on purpose.
+LIGHT_DEPENDENCIES = ("pluggy", "importlib-metadata", "msgspec", "numpy")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the checkout with the build backend that is installed here."""
+    target = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), "."]
+    result = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (path,) = target.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
+def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the wheel and its light dependencies, and nothing else."""
+    target = tmp_path_factory.mktemp("clean")
+    venv.create(target, with_pip=False)
+    python = target / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
+    result = subprocess.run([*install, str(wheel)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (site,) = target.glob("lib/python*/site-packages")
+    for name in _with_requirements(LIGHT_DEPENDENCIES):
+        _link_distribution(name, site)
+    return python
+
+
+def _with_requirements(names: Iterable[str]) -> set[str]:
+    """Add what the named distributions require here, and what those require."""
+    closed: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name not in closed:
+            closed.add(name)
+            for line in metadata.requires(name) or ():
+                requirement = Requirement(line)
+                if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                    waiting.append(requirement.name)
+    return closed
+
+
+def _link_distribution(name: str, site: Path) -> None:
+    """Make an installed distribution visible in another environment, without a package index."""
+    distribution = metadata.distribution(name)
+    tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
+    for top in tops:
+        (site / top).symlink_to(Path(str(distribution.locate_file(top))))
+
+
+def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run in the clean environment, away from the checkout and from the variables of this process."""
+    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "TMPDIR", "HOME")}
+    folder = python.parents[1]
+    return subprocess.run([python, *arguments], cwd=folder, env=kept, capture_output=True, text=True)
+
+
+def read_metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.parser.Parser().parsestr(archive.read(name).decode())
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+        names = archive.namelist()
+    assert tops == {"core_engine", f"core_engine-{core_engine.__version__}.dist-info"}
+    assert "core_engine/py.typed" in names
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
+
+
+def test_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if name.endswith(".py")}
+    tracked = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "core_engine").rglob("*.py")}
+    assert tracked - shipped == set()
+
+
+def test_metadata_states_version_licence_and_python(wheel: Path) -> None:
+    fields = read_metadata(wheel)
+    assert fields["Name"] == "core-engine"
+    assert fields["Version"] == core_engine.__version__
+    assert fields["License-Expression"] == "Apache-2.0"
+    assert fields["Requires-Python"] == ">=3.11"
+
+
+def test_requirements_have_lower_bounds_and_no_upper_ones(wheel: Path) -> None:
+    required = [line for line in read_metadata(wheel).get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert "torch>=2.9" in required
+    for line in required:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+>=[0-9.]+", line), line
+
+
+def test_extras_are_those_that_the_documentation_lists(wheel: Path) -> None:
+    extras = set(read_metadata(wheel).get_all("Provides-Extra", []))
+    assert extras == {"cpu", "cuda", "dev", "docs", "gguf", "serve", "testing", "tpu"}
+    guide = (REPOSITORY / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    table = guide.partition("## Extras")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == extras
+
+
+def test_the_lowest_transformers_stands_in_one_place() -> None:
+    """The Makefile's lane for the lowest release takes it from pyproject.toml."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (bound,) = [line for line in project["dependencies"] if line.startswith("transformers>=")]
+    version = bound.removeprefix("transformers>=")
+    for file in ("Makefile", ".ci/run", "scripts/lowest_environment.py"):
+        text = (REPOSITORY / file).read_text(encoding="utf-8")
+        assert not re.search(rf"transformers\W+{re.escape(version)}\b", text), file
+
+
+def test_import_works_without_torch(clean_python: Path) -> None:
+    result = run(
+        clean_python, "-c", "import core_engine; print(core_engine.__version__, core_engine.__file__)"
+    )
+    assert result.returncode == 0, result.stderr
+    version, file = result.stdout.split()
+    assert version == core_engine.__version__
+    assert str(clean_python.parents[1]) in file
+
+
+def test_vendors_light_door_works_without_torch(clean_python: Path) -> None:
+    result = run(clean_python, "-c", "from core_engine.plugin import *; print(API_VERSION)")
+    assert result.returncode == 0, result.stderr
+
+
+def test_help_lists_the_commands_without_torch(clean_python: Path) -> None:
+    result = run(clean_python, str(clean_python.with_name("core-engine")), "--help")
+    assert result.returncode == 0, result.stderr
+    for command in ("generate", "chat", "bench", "backends", "doctor"):
+        assert command in result.stdout
+
+
+def test_version_is_printed_by_the_command_and_by_the_module(clean_python: Path) -> None:
+    by_command = run(clean_python, str(clean_python.with_name("core-engine")), "--version")
+    by_module = run(clean_python, "-m", "core_engine", "--version")
+    assert by_command.stdout == by_module.stdout == f"core-engine {core_engine.__version__}\n"
+
+
+def test_backends_lists_cpu_without_torch(clean_python: Path) -> None:
+    result = run(clean_python, "-m", "core_engine", "backends", "--json")
+    rows = json.loads(result.stdout)
+    assert [row["name"] for row in rows] == ["cpu"], result.stderr
+    assert {
+        "name",
+        "distribution",
+        "version",
+        "api",
+        "state",
+        "reason",
+        "priority",
+        "devices",
+        "selected",
+    } <= set(rows[0])
