@@ -1,0 +1,79 @@
+"""The padded shapes of the simulated device: powers of two, so that few programs serve every step."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from core_engine.plugin.runtime import SamplingKind, ShapePolicy, StepKind, StepShape
+
+__all__ = ["MIN_MIXED_TOKENS", "BucketShapes", "power_of_two_buckets"]
+
+#: Smaller mixed steps are padded to this many tokens.
+MIN_MIXED_TOKENS = 16
+
+
+def power_of_two_buckets(smallest: int, limit: int) -> tuple[int, ...]:
+    """Return ``smallest``, its doubles below ``limit``, and ``limit`` itself, in rising order."""
+    buckets = []
+    size = min(smallest, limit)
+    while size < limit:
+        buckets.append(size)
+        size *= 2
+    return (*buckets, limit)
+
+
+class BucketShapes(ShapePolicy):
+    """Decode steps pad their requests, mixed steps their tokens; the other number follows.
+
+    A decode step of n requests becomes one of b ≥ n requests and as many tokens. A mixed step of n
+    tokens becomes one of b ≥ n tokens and of as many requests as could share it: b, or all of them.
+    So there are as many shapes as buckets, not their product.
+    """
+
+    def __init__(self, *, max_num_batched_tokens: int, max_num_seqs: int, max_logprobs: int) -> None:
+        self.max_num_reqs = min(max_num_seqs, max_num_batched_tokens)
+        self.request_buckets = power_of_two_buckets(1, self.max_num_reqs)
+        self.token_buckets = power_of_two_buckets(MIN_MIXED_TOKENS, max_num_batched_tokens)
+        self._greedy = SamplingKind(all_greedy=True)
+        self._random = SamplingKind(all_greedy=False, filters=True)
+        self._everything = SamplingKind(
+            all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=max_logprobs
+        )
+
+    def pad(self, num_tokens: int, num_reqs: int, kind: StepKind) -> StepShape:
+        """Return the smallest prepared shape that holds the step."""
+        if num_reqs > self.max_num_reqs:
+            raise ValueError(
+                f"no prepared shape holds {num_reqs} requests; the largest has {self.max_num_reqs}"
+            )
+        if num_tokens > self.token_buckets[-1]:
+            raise ValueError(
+                f"no prepared shape holds {num_tokens} tokens; the largest has {self.token_buckets[-1]}"
+            )
+        if kind is StepKind.DECODE:
+            return self._decode(_at_least(self.request_buckets, max(num_tokens, num_reqs)))
+        return self._mixed(_at_least(self.token_buckets, max(num_tokens, num_reqs)))
+
+    def warm_up_shapes(self) -> tuple[StepShape, ...]:
+        """List one shape per bucket."""
+        return (*map(self._decode, self.request_buckets), *map(self._mixed, self.token_buckets))
+
+    def widen(self, kind: SamplingKind) -> SamplingKind:
+        """Return one of three prepared samplers: greedy, random with filters, or everything."""
+        if kind.penalties or kind.bias or kind.num_logprobs is not None:
+            return self._everything
+        return self._greedy if kind.all_greedy and not kind.filters else self._random
+
+    def warm_up_sampling_kinds(self) -> tuple[SamplingKind, ...]:
+        """List the three samplers."""
+        return (self._greedy, self._random, self._everything)
+
+    def _decode(self, num_reqs: int) -> StepShape:
+        return StepShape(num_reqs, num_reqs, StepKind.DECODE)
+
+    def _mixed(self, num_tokens: int) -> StepShape:
+        return StepShape(num_tokens, min(num_tokens, self.max_num_reqs), StepKind.MIXED)
+
+
+def _at_least(buckets: tuple[int, ...], size: int) -> int:
+    return buckets[bisect_left(buckets, size)]

@@ -1,0 +1,43 @@
+"""SimModelRunner: core's step template over the simulated device's seams."""
+
+from __future__ import annotations
+
+from core_engine.plugin.runtime import (
+    CaptureReport,
+    ReferencePagedAttention,
+    ReferenceSampler,
+    Seams,
+    StepModelRunner,
+)
+from core_engine_sim.buckets import BucketShapes
+from core_engine_sim.device_io import SimIO
+from core_engine_sim.programs import SimPrograms
+
+__all__ = ["SimModelRunner"]
+
+
+class SimModelRunner(StepModelRunner):
+    """Runs every model that core loads, with padded shapes and compiled programs."""
+
+    def build_seams(self) -> Seams:
+        """Return the device's parts; attention and sampler are core's static reference."""
+        self._programs = SimPrograms(
+            self.device, strict_shapes=bool(self.context.worker.options["strict_shapes"])
+        )
+        return Seams(
+            shapes=BucketShapes(
+                max_num_batched_tokens=self.config.max_num_batched_tokens,
+                max_num_seqs=self.config.max_num_seqs,
+                max_logprobs=self.capabilities.max_logprobs,
+            ),
+            io=SimIO(self.device),
+            attention=ReferencePagedAttention(),
+            programs=self._programs,
+            sampler=ReferenceSampler(),
+        )
+
+    def capture_model(self) -> CaptureReport:
+        """Compile every shape; from then on a new one is a fault."""
+        report = super().capture_model()
+        self._programs.seal()
+        return report

@@ -1,0 +1,93 @@
+"""Padded shapes: the smallest that holds a step, all of them known before serving."""
+
+from __future__ import annotations
+
+import pytest
+from core_engine_sim.buckets import BucketShapes, power_of_two_buckets
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core_engine.plugin.runtime import SamplingKind, StepKind, StepShape
+
+
+def shapes_for(tokens: int, seqs: int) -> BucketShapes:
+    return BucketShapes(max_num_batched_tokens=tokens, max_num_seqs=seqs, max_logprobs=20)
+
+
+@pytest.mark.parametrize(
+    ("smallest", "limit", "buckets"),
+    [(1, 1, (1,)), (1, 8, (1, 2, 4, 8)), (1, 6, (1, 2, 4, 6)), (16, 64, (16, 32, 64)), (16, 8, (8,))],
+)
+def test_buckets_double_up_to_the_limit(smallest: int, limit: int, buckets: tuple[int, ...]) -> None:
+    assert power_of_two_buckets(smallest, limit) == buckets
+
+
+def test_decode_steps_pad_their_requests() -> None:
+    assert shapes_for(256, 64).pad(5, 5, StepKind.DECODE) == StepShape(8, 8, StepKind.DECODE)
+
+
+def test_mixed_steps_pad_their_tokens_and_have_room_for_every_request() -> None:
+    assert shapes_for(256, 64).pad(100, 3, StepKind.MIXED) == StepShape(128, 64, StepKind.MIXED)
+    assert shapes_for(256, 64).pad(20, 3, StepKind.MIXED) == StepShape(32, 32, StepKind.MIXED)
+
+
+limits = st.tuples(st.integers(1, 600), st.integers(1, 100))
+
+
+@given(limits, st.data())
+def test_a_padded_step_is_prepared_holds_the_step_and_keeps_the_limits(
+    limit: tuple[int, int], data: st.DataObject
+) -> None:
+    max_tokens, max_seqs = limit
+    shapes = shapes_for(max_tokens, max_seqs)
+    num_reqs = data.draw(st.integers(1, min(max_seqs, max_tokens)))
+    num_tokens = data.draw(st.integers(num_reqs, max_tokens))
+    kind = StepKind.DECODE if num_tokens == num_reqs else StepKind.MIXED
+    padded = shapes.pad(num_tokens, num_reqs, kind)
+    assert padded in shapes.warm_up_shapes()
+    assert num_tokens <= padded.num_tokens <= max_tokens
+    assert num_reqs <= padded.num_reqs <= min(max_seqs, max_tokens)
+    assert padded.kind is kind
+
+
+@given(limits)
+def test_every_prepared_shape_can_come_up(limit: tuple[int, int]) -> None:
+    shapes = shapes_for(*limit)
+    assert len(set(shapes.warm_up_shapes())) == len(shapes.warm_up_shapes())
+    for shape in shapes.warm_up_shapes():
+        assert shapes.pad(shape.num_tokens, shape.num_reqs, shape.kind) == shape
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_reqs", "kind"),
+    [(257, 1, StepKind.MIXED), (65, 65, StepKind.DECODE), (200, 65, StepKind.MIXED)],
+)
+def test_a_step_that_no_shape_holds_is_refused(num_tokens: int, num_reqs: int, kind: StepKind) -> None:
+    with pytest.raises(ValueError, match="no prepared shape holds"):
+        shapes_for(256, 64).pad(num_tokens, num_reqs, kind)
+
+
+kinds = st.builds(
+    SamplingKind,
+    all_greedy=st.booleans(),
+    penalties=st.booleans(),
+    bias=st.booleans(),
+    filters=st.booleans(),
+    num_logprobs=st.none() | st.integers(0, 20),
+)
+
+
+@given(kinds)
+def test_a_widened_sampler_is_prepared_and_serves_the_kind(kind: SamplingKind) -> None:
+    shapes = shapes_for(256, 64)
+    wide = shapes.widen(kind)
+    assert wide in shapes.warm_up_sampling_kinds()
+    assert wide.penalties >= kind.penalties
+    assert wide.bias >= kind.bias
+    assert wide.filters >= kind.filters
+    assert wide.all_greedy <= kind.all_greedy
+    assert kind.num_logprobs is None or (wide.num_logprobs or -1) >= kind.num_logprobs
+
+
+def test_a_greedy_step_pays_for_nothing_else() -> None:
+    assert shapes_for(256, 64).widen(SamplingKind(all_greedy=True)) == SamplingKind(all_greedy=True)
