@@ -10,6 +10,9 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODELS = REPOSITORY / ".cache" / "models"
 
+# No test may ask a model hub; set before any module reads it.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
