@@ -83,11 +83,6 @@ class Candidate:
         """The entry that counts; the first in order when there are several."""
         return self.entries[0]
 
-    @property
-    def distribution(self) -> str:
-        """The distribution, or all that claim the name."""
-        return ", ".join(dict.fromkeys(entry.distribution for entry in self.entries))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:

@@ -1,0 +1,98 @@
+"""``core-engine``: finds the command, runs it, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from core_engine import __version__
+from core_engine._text import one_line, parse_bool
+from core_engine.cli.options import LineParser, add_switch
+from core_engine.errors import CoreEngineError, did_you_mean
+
+__all__ = ["COMMANDS", "Command", "main"]
+
+#: Exit codes: the command did its work; what was asked cannot be done; stopped by Ctrl-C; nobody reads on.
+EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 0, 2, 130, 141
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand: its module has ``add_arguments(parser)`` and ``run(args) -> int``.
+
+    The module is imported only when its command was called.
+    """
+
+    name: str
+    help: str
+    module: str
+
+
+COMMANDS = (
+    Command("generate", "complete prompts", "core_engine.cli.generate"),
+    Command("chat", "talk with a model", "core_engine.cli.chat"),
+    Command("bench", "measure throughput and latency", "core_engine.cli.bench"),
+    Command("backends", "list the backends and which one is chosen", "core_engine.cli.backends"),
+    Command("doctor", "examine the installation and explain the choice", "core_engine.cli.doctor"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (``sys.argv`` by default) and return the exit code.
+
+    A `CoreEngineError` becomes one line on stderr and exit code 2; ``--debug`` or
+    ``CORE_ENGINE_DEBUG=1`` adds the traceback. Other exceptions are bugs and are not caught.
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except CoreEngineError as error:
+        if _wants_traceback(arguments):
+            traceback.print_exc()
+        print(f"core-engine: error: {one_line(error)}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; give it a place to write.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = LineParser(prog="core-engine", description="One LLM inference engine, many accelerators.")
+    parser.add_argument("--version", action="version", version=f"core-engine {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    subparsers = {c.name: commands.add_parser(c.name, help=c.help, description=c.help) for c in COMMANDS}
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    command = next((command for command in COMMANDS if command.name == asked), None)
+    if command is None:
+        if asked is not None:
+            near = did_you_mean(asked, subparsers)
+            parser.error(f"unknown command {asked!r}.{near} The commands are {', '.join(subparsers)}")
+        parser.refuse_unknown(parser.parse_known_args(arguments)[1])
+        parser.print_help(sys.stderr)
+        return EXIT_ERROR
+    module = import_module(command.module)
+    subparser = subparsers[command.name]
+    module.add_arguments(subparser)
+    add_switch(subparser, "--debug", help="show the traceback of an error")
+    args, unknown = parser.parse_known_args(arguments)
+    subparser.refuse_unknown(unknown)
+    code: int = module.run(args)
+    return code
+
+
+def _wants_traceback(arguments: Sequence[str]) -> bool:
+    text = os.environ.get("CORE_ENGINE_DEBUG", "")
+    try:
+        from_variable = bool(text) and parse_bool(text)
+    except ValueError:
+        from_variable = False
+    return "--debug" in arguments or from_variable
