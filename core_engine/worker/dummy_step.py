@@ -11,9 +11,18 @@ __all__ = ["dummy_sampling", "dummy_step"]
 
 
 def dummy_step(
-    shape: StepShape, kind: SamplingKind, *, num_groups: int, max_blocks_per_request: int, vocab_size: int
+    shape: StepShape,
+    kind: SamplingKind,
+    *,
+    num_groups: int,
+    max_blocks_per_request: int,
+    vocab_size: int,
+    score_prompts: bool = False,
 ) -> HostStep:
-    """Build a step that fills ``shape``: tokens spread evenly over the requests, every block the null block."""
+    """Build a step that fills ``shape``: tokens spread evenly over the requests, every block the null block.
+
+    With ``score_prompts`` one chunk of rows asks for prompt log-probabilities.
+    """
     num_tokens, num_reqs = shape.num_tokens, shape.num_reqs
     query_start = np.linspace(0, num_tokens, num_reqs + 1).astype(np.int32)
     counts = np.diff(query_start)
@@ -34,6 +43,8 @@ def dummy_step(
         ),
         logits_rows=np.maximum(query_start[1:] - 1, 0),
         sampling=dummy_sampling(num_reqs, kind, vocab_size),
+        prompt_rows=(np.zeros(num_reqs, dtype=np.int32),) if score_prompts else (),
+        prompt_targets=(np.zeros(num_reqs, dtype=np.int32),) if score_prompts else (),
     )
 
 

@@ -24,7 +24,7 @@ __all__ = ["InputBatch", "PreparedStep", "PromptScoring"]
 
 @dataclass(frozen=True, slots=True)
 class PromptScoring:
-    """Which entries of a step's prompt chunks belong to one request: ``[start, stop)`` of the concatenation."""
+    """Which entries of a step's prompt chunks belong to one request: ``[start, stop)`` of them joined."""
 
     request_id: str
     start: int
@@ -41,6 +41,8 @@ class PreparedStep:
     rows: IntArray
     #: int32: which requests of the step (indices into its columns) sample.
     sampling: IntArray
+    #: The most log-probabilities that one of them asks for; the device may have computed more.
+    num_logprobs: int | None
     prompt_scoring: tuple[PromptScoring, ...]
 
 
@@ -146,7 +148,8 @@ class InputBatch:
             prompt_rows=prompt_rows,
             prompt_targets=prompt_targets,
         )
-        return PreparedStep(host, rows, np.flatnonzero(samples).astype(np.int32), scoring)
+        sampling = np.flatnonzero(samples).astype(np.int32)
+        return PreparedStep(host, rows, sampling, self.sampling.num_logprobs(rows[sampling]), scoring)
 
     def commit(self, rows: IntArray, token_ids: IntArray) -> None:
         """Append one sampled token to each of ``rows``."""

@@ -83,6 +83,11 @@ class SamplingState:
         self._bias.remove(row)
         self._columns = None
 
+    def num_logprobs(self, rows: IntArray) -> int | None:
+        """Return the most log-probabilities that a request in ``rows`` asks for; None when none does."""
+        most = int(self._num_logprobs[rows].max(initial=-1))
+        return None if most < 0 else most
+
     def build(
         self,
         rows: IntArray,
@@ -137,12 +142,11 @@ class SamplingState:
         top_p[:num_reqs] = self._top_p[rows]
         min_p[:num_reqs] = self._min_p[rows]
         penalties[:num_reqs] = self._penalties[rows]
-        most_logprobs = int(self._num_logprobs[rows].max(initial=-1))
         kind = SamplingKind(
             all_greedy=not temperature.any(),
             penalties=bool((penalties != (1, 0, 0)).any()),
             filters=bool((top_k < self._vocab_size).any() or (top_p < 1).any() or min_p.any()),
-            num_logprobs=None if most_logprobs < 0 else most_logprobs,
+            num_logprobs=self.num_logprobs(rows),
         )
         return _Columns(rows.copy(), kind, temperature, top_k, top_p, min_p, penalties)
 

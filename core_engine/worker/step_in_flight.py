@@ -52,29 +52,35 @@ class StepInFlight:
                 prompt_logprobs=self._prompt_logprobs(arrays),
             )
         token_ids = arrays["token_ids"][columns].astype(np.int32, copy=False)
+        num_logprobs = prepared.num_logprobs
         self._commit(prepared.rows[columns], token_ids)
         whole_step = len(columns) == len(step.request_ids)
         return ModelRunnerOutput(
             step_id=step.step_id,
             request_ids=step.request_ids if whole_step else tuple(step.request_ids[i] for i in columns),
             sampled_token_ids=Ragged(token_ids, np.arange(len(columns) + 1, dtype=np.int32)),
-            logprobs=_logprob_rows(arrays, columns) if "logprobs" in arrays else None,
+            logprobs=None if num_logprobs is None else _logprob_rows(arrays, columns, num_logprobs),
             prompt_logprobs=self._prompt_logprobs(arrays),
         )
 
     def _prompt_logprobs(self, arrays: Mapping[str, Array]) -> dict[str, LogprobRows]:
+        if not self._prepared.prompt_scoring:
+            return {}
+        chunks = range(len(self._prepared.host.prompt_rows))
+        scored = {
+            name: np.concatenate([arrays[f"prompt_{name}_{chunk}"] for chunk in chunks])
+            for name in ("logprob_ids", "logprobs", "ranks")
+        }
         return {
-            part.request_id: _logprob_rows(arrays, slice(part.start, part.stop), "prompt_", part.num_logprobs)
+            part.request_id: _logprob_rows(scored, slice(part.start, part.stop), part.num_logprobs)
             for part in self._prepared.prompt_scoring
         }
 
 
-def _logprob_rows(
-    arrays: Mapping[str, Array], rows: IntArray | slice, prefix: str = "", num_logprobs: int | None = None
-) -> LogprobRows:
-    columns = slice(None) if num_logprobs is None else slice(0, num_logprobs + 1)
+def _logprob_rows(arrays: Mapping[str, Array], rows: IntArray | slice, num_logprobs: int) -> LogprobRows:
+    columns = slice(0, num_logprobs + 1)
     return LogprobRows(
-        token_ids=arrays[f"{prefix}logprob_ids"][rows, columns],
-        logprobs=arrays[f"{prefix}logprobs"][rows, columns],
-        ranks=arrays[f"{prefix}ranks"][rows],
+        token_ids=arrays["logprob_ids"][rows, columns],
+        logprobs=arrays["logprobs"][rows, columns],
+        ranks=arrays["ranks"][rows],
     )

@@ -152,7 +152,7 @@ class StepModelRunner(ModelRunnerBase):
         return shape.num_tokens
 
     def capture_model(self) -> CaptureReport:
-        """Run every shape once with the first sampler, and every request count with every sampler."""
+        """Run every shape with the first sampler, and every request count with every program of its own."""
         started = time.perf_counter()
         shapes = self.seams.shapes.warm_up_shapes() or (
             StepShape(1, 1, StepKind.DECODE),
@@ -161,7 +161,9 @@ class StepModelRunner(ModelRunnerBase):
         kinds = self.seams.shapes.warm_up_sampling_kinds() or (SamplingKind(all_greedy=True),)
         warmed: set[int] = set()
         for shape in shapes:
-            for kind in kinds[:1] if shape.num_reqs in warmed else kinds:
+            is_new = shape.num_reqs not in warmed
+            self._dummy(shape, kinds[0], score_prompts=is_new and self.capabilities.prompt_logprobs)
+            for kind in kinds[1:] if is_new else ():
                 self._dummy(shape, kind)
             warmed.add(shape.num_reqs)
         self.seams.io.synchronize()
@@ -191,7 +193,7 @@ class StepModelRunner(ModelRunnerBase):
     def _block_size(self) -> int:
         return self.config.block_size or self.capabilities.block_sizes[0]
 
-    def _dummy(self, shape: StepShape, kind: SamplingKind) -> None:
+    def _dummy(self, shape: StepShape, kind: SamplingKind, *, score_prompts: bool = False) -> None:
         if self._kv is None:
             raise EngineError("the KV cache is not initialised: call initialize_kv_cache first")
         self._compute(
@@ -201,6 +203,7 @@ class StepModelRunner(ModelRunnerBase):
                 num_groups=len(self._kv.groups),
                 max_blocks_per_request=self._kv.max_blocks_per_request,
                 vocab_size=self.context.model.vocab_size,
+                score_prompts=score_prompts,
             )
         )
 
@@ -240,12 +243,13 @@ class StepModelRunner(ModelRunnerBase):
 
     def _score_prompts(self, hidden: torch.Tensor, device: DeviceStep) -> Tensors:
         # One column count for all requests of the step keeps the number of programs small.
-        num_logprobs = self.capabilities.max_logprobs
-        chunks = [
-            self._score(self._logits(hidden, rows), targets, num_logprobs)
-            for rows, targets in zip(device.prompt_rows, device.prompt_targets, strict=True)
-        ]
-        return {f"prompt_{name}": torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        num_logprobs = min(self.capabilities.max_logprobs, self.context.model.vocab_size)
+        tensors: Tensors = {}
+        for chunk, (rows, targets) in enumerate(zip(device.prompt_rows, device.prompt_targets, strict=True)):
+            scored = self._score(self._logits(hidden, rows), targets, num_logprobs)
+            # The host joins the chunks: on the device every number of them would be one more program.
+            tensors.update({f"prompt_{name}_{chunk}": tensor for name, tensor in scored.items()})
+        return tensors
 
     @property
     def _model(self) -> LoadedModel:
