@@ -1,0 +1,65 @@
+"""StartTable: where the device's memory went, printed once when an engine starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core_engine.kv_cache.specs import KVCacheConfig
+from core_engine.worker.reports import MemoryBudget
+
+__all__ = ["StartTable"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartTable:
+    """The numbers of one start; bytes are those of one device."""
+
+    weight_bytes: int
+    activation_bytes: int
+    kv_cache_bytes: int
+    #: How the bytes for the KV cache were found.
+    kv_cache_rule: str
+    num_kv_tokens: int
+    max_model_len: int
+    #: From the start of loading to ready.
+    load_seconds: float
+
+    @classmethod
+    def build(
+        cls, budget: MemoryBudget, config: KVCacheConfig, *, kv_cache_bytes: int, load_seconds: float
+    ) -> StartTable:
+        """Collect the numbers; ``kv_cache_bytes`` is what the runner really allocated."""
+        return cls(
+            weight_bytes=budget.weight_bytes,
+            activation_bytes=budget.activation_bytes,
+            kv_cache_bytes=kv_cache_bytes,
+            kv_cache_rule=budget.rule,
+            num_kv_tokens=config.num_tokens,
+            max_model_len=config.max_model_len,
+            load_seconds=load_seconds,
+        )
+
+    @property
+    def max_concurrency(self) -> float:
+        """How many requests of ``max_model_len`` tokens the pool holds at once."""
+        return self.num_kv_tokens / self.max_model_len
+
+    def lines(self) -> list[str]:
+        """Return the table, one row a line, names left and numbers right."""
+        rows = [
+            ("weights", _mib(self.weight_bytes), ""),
+            ("activations", _mib(self.activation_bytes), "largest step"),
+            ("KV cache", _mib(self.kv_cache_bytes), self.kv_cache_rule),
+            ("KV tokens", f"{self.num_kv_tokens:,}", ""),
+            ("concurrency", f"{self.max_concurrency:.1f}x", f"requests of {self.max_model_len:,} tokens"),
+            ("load time", f"{self.load_seconds:.1f} s", ""),
+        ]
+        name_width = max(len(name) for name, _, _ in rows)
+        number_width = max(len(number) for _, number, _ in rows)
+        return [
+            f"{name:<{name_width}}  {number:>{number_width}}  {note}".rstrip() for name, number, note in rows
+        ]
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MiB"

@@ -1,0 +1,116 @@
+"""Admission: which waiting requests join the running ones in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core_engine.scheduler.request import RequestState, RequestStatus
+
+if TYPE_CHECKING:
+    from core_engine.kv_cache.manager import KVCacheManager
+    from core_engine.scheduler.limits import SchedulerLimits
+    from core_engine.scheduler.roster import Roster
+    from core_engine.scheduler.step_budget import StepBudget
+
+__all__ = ["Admission", "Admitted"]
+
+
+@dataclass(slots=True)
+class Admitted:
+    """Who came in; entry ``i`` of each list belongs to one request."""
+
+    requests: list[RequestState] = field(default_factory=list)
+    #: Tokens to compute in this step.
+    granted: list[int] = field(default_factory=list)
+    #: The whole block table.
+    blocks: list[list[int]] = field(default_factory=list)
+    #: Those of ``requests`` that the runner does not know, and those it does.
+    new: list[RequestState] = field(default_factory=list)
+    resumed: list[RequestState] = field(default_factory=list)
+
+
+class Admission:
+    """Lets waiting requests in, strictly in order but for long prompts that wait for their share."""
+
+    def __init__(self, roster: Roster, kv: KVCacheManager, limits: SchedulerLimits) -> None:
+        self._roster = roster
+        self._kv = kv
+        self._limits = limits
+        #: Prompt tokens looked up in the prefix cache, and those found.
+        self.num_cache_queries = 0
+        self.num_cache_hits = 0
+
+    def admit(self, budget: StepBudget) -> Admitted:
+        """Admit as many as the budget, the slots and the pool allow."""
+        roster, kv = self._roster, self._kv
+        admitted = Admitted()
+        promised = self._num_promised_blocks()
+        index = 0
+        while index < len(roster.waiting) and budget.left and self._has_room():
+            request = roster.waiting[index]
+            if request.slot >= 0:
+                break  # preempted, and its last steps are still in flight
+            cached = self._find_cached_prefix(request)
+            num_tokens, num_cached = len(request.tokens), len(cached) * kv.block_size
+            granted = budget.take(num_tokens - num_cached)
+            if granted == 0 and self._limits.chunked_prefill:
+                index += 1  # a long prompt waits for its share; shorter ones behind it need not
+                continue
+            # The rest of a prompt keeps its place, so that prompts in progress never evict each other.
+            num_rest = kv.num_blocks_for(num_tokens) - kv.num_blocks_for(num_cached + granted)
+            blocks = granted and kv.allocate(
+                request.blocks, num_cached + granted, cached=cached, keep_free=promised + num_rest
+            )
+            if not blocks:
+                break
+            promised += num_rest
+            if request.status is RequestStatus.PREEMPTED:
+                admitted.resumed.append(request)
+            else:
+                admitted.new.append(request)
+                self._count_cached(request, num_cached)
+            roster.run(request, num_cached)
+            admitted.requests.append(request)
+            admitted.granted.append(granted)
+            admitted.blocks.append(blocks)
+        return admitted
+
+    def demand_of_short_prompts(self, most: int) -> int:
+        """How many tokens, up to ``most``, waiting prompts want that one step could compute."""
+        if not self._has_room():
+            return 0
+        demand = 0
+        for request in self._roster.waiting:
+            if len(request.tokens) <= self._limits.max_num_batched_tokens:
+                demand += len(request.tokens)
+            if demand >= most:
+                break
+        return min(demand, most, self._kv.pool.num_free * self._kv.block_size)
+
+    def _has_room(self) -> bool:
+        roster = self._roster
+        return roster.columns.num_free > 0 and len(roster.running) < self._limits.max_num_running
+
+    def _reads_cache(self, request: RequestState) -> bool:
+        return self._limits.prefix_caching and not request.wants_prompt_logprobs
+
+    def _find_cached_prefix(self, request: RequestState) -> list[int]:
+        if not self._reads_cache(request):
+            return []
+        # The last token is computed in any case: its logits are what is sampled from.
+        return self._kv.find_cached_prefix(request.blocks, request.tokens, len(request.tokens) - 1)
+
+    def _count_cached(self, request: RequestState, num_cached: int) -> None:
+        if self._reads_cache(request):
+            request.num_cached_tokens = num_cached
+            self.num_cache_queries += request.num_prompt_tokens
+            self.num_cache_hits += num_cached
+
+    def _num_promised_blocks(self) -> int:
+        """How many blocks the running requests still need for the tokens that they have."""
+        columns, slots = self._roster.columns, self._roster.running_set.slots
+        missing = np.maximum(columns.num_tokens[slots] - columns.capacity[slots], 0)
+        return int((-(-missing // self._kv.block_size)).sum())

@@ -1,0 +1,75 @@
+"""What a step's results mean for its requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core_engine.engine.messages import CoreOutput
+from core_engine.scheduler.request import RequestState, RequestStatus
+from core_engine.scheduler.step_in_flight import StepInFlight, rows_of_tokens
+from core_engine.scheduler.stops import append_tokens, slice_logprobs
+
+if TYPE_CHECKING:
+    from core_engine.scheduler.columns import RequestColumns
+    from core_engine.worker.output import ModelRunnerOutput
+
+__all__ = ["take_results"]
+
+
+def take_results(
+    record: StepInFlight, output: ModelRunnerOutput, columns: RequestColumns
+) -> tuple[list[CoreOutput], list[RequestState]]:
+    """Append the sampled ids to their requests; returns what each gained, and who ends with it.
+
+    Rows of requests that have ended since are dropped. Rows of preempted ones count: their tokens
+    were sampled while their blocks were still theirs.
+    """
+    outputs: list[CoreOutput] = []
+    ended: list[RequestState] = []
+    prompt_logprobs = dict(output.prompt_logprobs)
+    stop_row = 0
+    for request, new_ids in zip(
+        record.sampling_requests, rows_of_tokens(output.sampled_token_ids), strict=True
+    ):
+        start_row, stop_row = stop_row, stop_row + len(new_ids)
+        if request.status is RequestStatus.FINISHED:
+            prompt_logprobs.pop(request.request_id, None)
+            continue
+        if len(new_ids) > 1:  # one was counted when the step was scheduled
+            columns.num_tokens[request.slot] += len(new_ids) - 1
+        stop = append_tokens(request, new_ids)
+        num_logprobs = request.request.params.logprobs
+        if stop is None and num_logprobs is None and not prompt_logprobs:
+            # What nearly every row of nearly every step comes to.
+            outputs.append(
+                CoreOutput(
+                    request_id=request.request_id,
+                    new_token_ids=new_ids,
+                    num_cached_tokens=request.num_cached_tokens,
+                )
+            )
+            continue
+        if stop is not None:
+            ended.append(request)
+            new_ids = new_ids[: stop.num_kept]
+        logprobs = None
+        if num_logprobs is not None and output.logprobs is not None:
+            logprobs = slice_logprobs(output.logprobs, start_row, start_row + len(new_ids), num_logprobs)
+        outputs.append(
+            CoreOutput(
+                request_id=request.request_id,
+                new_token_ids=new_ids,
+                finish_reason=stop.finish_reason if stop else None,
+                stop_reason=stop.stop_reason if stop else None,
+                message=stop.message if stop else None,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs.pop(request.request_id, None),
+                num_cached_tokens=request.num_cached_tokens,
+            )
+        )
+    for request in record.requests if prompt_logprobs else ():
+        # Chunks of prompts that do not sample yet.
+        chunk = prompt_logprobs.get(request.request_id)
+        if chunk is not None and request.status is not RequestStatus.FINISHED:
+            outputs.append(CoreOutput(request_id=request.request_id, prompt_logprobs=chunk))
+    return outputs, ended

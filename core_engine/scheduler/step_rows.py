@@ -1,0 +1,79 @@
+"""StepRows: the requests of a step under construction, and the blocks that they gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core_engine._ragged import IntArray, Ragged
+from core_engine.scheduler.columns import Slots
+from core_engine.scheduler.request import RequestState
+
+__all__ = ["RunningSet", "StepRows"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSet:
+    """The running requests in order, as columns; made anew only when the set changes.
+
+    ``request_ids`` is handed to the runner as it is, which sees by its identity that nothing changed.
+    """
+
+    requests: list[RequestState]
+    request_ids: tuple[str, ...]
+    slots: Slots
+
+    @classmethod
+    def of(cls, requests: list[RequestState]) -> RunningSet:
+        """Build the columns over ``requests``, which it keeps."""
+        return cls(
+            requests,
+            tuple([request.request_id for request in requests]),
+            np.fromiter((request.slot for request in requests), dtype=np.intp, count=len(requests)),
+        )
+
+
+@dataclass(slots=True)
+class StepRows:
+    """Row ``i`` of every column is ``requests[i]``."""
+
+    requests: list[RequestState]
+    request_ids: tuple[str, ...]
+    slots: Slots
+    #: int32: tokens to compute now.
+    granted: IntArray
+    #: Row → the blocks that it gains, in ascending rows.
+    new_blocks: dict[int, list[int]]
+
+    def drop_idle(self) -> None:
+        """Drop the rows that got no token; none of them gained a block."""
+        kept = np.flatnonzero(self.granted)
+        if len(kept) == len(self.granted):
+            return
+        new_row = {row: index for index, row in enumerate(kept.tolist())}
+        self.requests = [self.requests[row] for row in new_row]
+        self.request_ids = tuple([request.request_id for request in self.requests])
+        self.slots, self.granted = self.slots[kept], self.granted[kept]
+        self.new_blocks = {new_row[row]: blocks for row, blocks in self.new_blocks.items()}
+
+    def append(self, requests: list[RequestState], granted: list[int], blocks: list[list[int]]) -> None:
+        """Append requests that were admitted."""
+        start = len(self.requests)
+        self.new_blocks.update(enumerate(blocks, start))
+        self.requests = self.requests + requests
+        self.request_ids += tuple([request.request_id for request in requests])
+        slots = np.array([request.slot for request in requests], dtype=np.intp)
+        self.slots = np.concatenate([self.slots, slots])
+        self.granted = np.concatenate([self.granted, np.array(granted, dtype=np.int32)])
+
+    def block_rows(self) -> Ragged:
+        """Return the new blocks of every row."""
+        offsets = np.zeros(len(self.requests) + 1, dtype=np.int32)
+        values: list[int] = []
+        for row, blocks in self.new_blocks.items():
+            offsets[row + 1] = len(blocks)
+            values += blocks
+        if values:
+            np.cumsum(offsets, out=offsets)
+        return Ragged(np.array(values, dtype=np.int32), offsets)
