@@ -37,6 +37,7 @@ check: $(VENV)/ready ## Lint, formatting, types, generated reference pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/sim_accelerator/src
 	$(BIN)/python scripts/write_reference.py --check
 
 docs: $(VENV)/docs-ready reference ## Build the documentation into docs/_build; warnings are errors
@@ -48,7 +49,7 @@ reference: $(VENV)/ready ## Rewrite the reference pages that are generated from 
 
 bench: $(VENV)/ready model ## Measure throughput and latency on the CPU
 	$(BIN)/core-engine bench throughput $(MODEL) --input-len 128 --output-len 128 --num-prompts 64
-	$(BIN)/core-engine bench latency $(MODEL) --input-len 16 --output-len 128
+	$(BIN)/core-engine bench latency $(MODEL) --input-len 16 --output-len 128 --num-prompts 8
 
 build: $(VENV)/ready ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .

@@ -52,7 +52,12 @@ def room(module: str) -> str:
 
 @cache
 def imports(module: str) -> tuple[str, ...]:
-    """All modules that a module imports when it runs, also inside functions; not those for type checkers."""
+    """What a module of core imports; see `imports_of_file`."""
+    return imports_of_file(MODULES[module])
+
+
+def imports_of_file(path: Path) -> tuple[str, ...]:
+    """All modules that a file imports when it runs, also inside functions; not those for type checkers."""
     found: list[str] = []
 
     def visit(node: ast.AST) -> None:
@@ -63,14 +68,14 @@ def imports(module: str) -> tuple[str, ...]:
         if isinstance(node, ast.Import):
             found.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module} uses a relative import"
+            assert node.level == 0, f"{path} uses a relative import"
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
                 found.append(name if name in MODULES else str(node.module))
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    visit(ast.parse(path.read_text(encoding="utf-8")))
     return tuple(found)
 
 
@@ -85,7 +90,8 @@ def declared(*extras: str) -> set[str]:
 def light_modules() -> Iterator[str]:
     """Everything that may be imported without torch."""
     for module in MODULES:
-        if room(module) in ("scheduler", "kv_cache", "hookspecs", "backends", "cli", "plugin", ""):
+        rooms = ("scheduler", "kv_cache", "hookspecs", "backends", "cli", "plugin", "")
+        if room(module) in rooms or module == "core_engine.backends.cpu.plugin":
             yield module
 
 
@@ -133,6 +139,15 @@ def test_the_cpu_backend_uses_the_vendors_doors_only(module: str) -> None:
         if name.startswith("core_engine") and not (name in doors or name.startswith(f"{doors[2]}."))
     ]
     assert not private, f"{module} imports {private}: what the CPU backend needs, a vendor needs too"
+
+
+VENDOR_FILES = sorted([*REPOSITORY.glob("examples/*/src/**/*.py"), *REPOSITORY.glob("plugins/*/src/**/*.py")])
+
+
+@pytest.mark.parametrize("path", VENDOR_FILES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_vendors_code_in_this_repository_uses_the_doors_only(path: Path) -> None:
+    core = {name for name in imports_of_file(path) if name.split(".")[0] == "core_engine"}
+    assert core <= {"core_engine.plugin", "core_engine.plugin.runtime"}
 
 
 @pytest.mark.parametrize("module", MODULES)
