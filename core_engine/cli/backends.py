@@ -8,7 +8,7 @@ import sys
 
 from core_engine._text import one_line
 from core_engine.backends.report import report_backends
-from core_engine.cli.options import add_backend_option, add_switch
+from core_engine.cli.options import add_backend_choice, add_switch
 from core_engine.plugin._probe import Probe
 
 __all__ = ["add_arguments", "run"]
@@ -16,7 +16,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_backend_option(parser)
+    add_backend_choice(parser)
     add_switch(parser, "--json", help="print a JSON list of objects, one for each backend")
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from core_engine.backends.doctor import examine_installation
-from core_engine.cli.options import add_backend_option, add_switch
+from core_engine.cli.options import add_backend_choice, add_switch
 from core_engine.plugin._probe import Probe
 
 __all__ = ["add_arguments", "run"]
@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_backend_option(parser)
+    add_backend_choice(parser)
     add_switch(parser, "--json", help="print one JSON object")
 
 

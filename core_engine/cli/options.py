@@ -10,7 +10,15 @@ from typing import Any
 from core_engine._text import parse_bool
 from core_engine.errors import ConfigError, did_you_mean
 
-__all__ = ["LineParser", "add_backend_option", "add_option", "add_switch", "parse_pairs", "variable_of"]
+__all__ = [
+    "LineParser",
+    "add_backend_choice",
+    "add_backend_options",
+    "add_option",
+    "add_switch",
+    "parse_pairs",
+    "variable_of",
+]
 
 #: An `argparse.ArgumentParser` or one of its groups.
 Container = argparse._ActionsContainer
@@ -60,7 +68,7 @@ def add_option(
     """
     variable = variable_of(flags[-1])
     text = (os.environ if environment is None else environment).get(variable, "")
-    if default is not None:
+    if default not in (None, []):
         help = f"{help} (default: {','.join(default) if separator else default})"
     container.add_argument(
         *flags,
@@ -94,7 +102,7 @@ def add_switch(
     )
 
 
-def add_backend_option(container: Container) -> None:
+def add_backend_choice(container: Container) -> None:
     """Add ``--backend``.
 
     ``args.backend`` is the flag alone: `core_engine.backends.selection` reads the variable, so that
@@ -104,6 +112,19 @@ def add_backend_option(container: Container) -> None:
         "--backend",
         metavar="NAME",
         help="backend by name, or 'auto' for the best that is available [CORE_ENGINE_BACKEND]",
+    )
+
+
+def add_backend_options(container: Container) -> None:
+    """Add ``--backend`` and ``--backend-option``, whose value is a list of texts for `parse_pairs`."""
+    add_backend_choice(container)
+    add_option(
+        container,
+        "--backend-option",
+        help="option of the backend's own; may be repeated",
+        default=[],
+        separator=",",
+        metavar="NAME=VALUE",
     )
 
 
