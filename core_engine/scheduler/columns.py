@@ -21,7 +21,7 @@ class RequestColumns:
     * ``num_computed``: tokens whose keys and values are in the cache once all scheduled steps have run.
     * ``num_tokens``: tokens that the runner will know then. Sampled ones count from the moment their
       step is scheduled, before their ids are known here.
-    * ``max_tokens``: how many tokens the request ends with at the latest.
+    * ``max_computed``: how many of its tokens can ever be needed in the cache; the last one is not.
     * ``capacity``: tokens that fit into the request's blocks.
     * ``commit_at``: once this many tokens are computed and known, another block is full.
     * ``num_in_flight``: steps that were scheduled and not updated yet.
@@ -31,7 +31,7 @@ class RequestColumns:
 
     def __init__(self, num_slots: int) -> None:
         self._table: IntArray = np.zeros((7, num_slots), dtype=np.int32)
-        self.num_computed, self.num_tokens, self.max_tokens, self.capacity = self._table[:4]
+        self.num_computed, self.num_tokens, self.max_computed, self.capacity = self._table[:4]
         self.commit_at, self.num_in_flight, self.epoch = self._table[4:]
         self._free = list(range(num_slots - 1, -1, -1))
 
@@ -41,16 +41,16 @@ class RequestColumns:
         return len(self._free)
 
     def take_running(self, slots: Slots) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Return copies of num_computed, num_tokens, max_tokens and capacity at ``slots``."""
-        computed, tokens, max_tokens, capacity = self._table[:4].take(slots, axis=1)
-        return computed, tokens, max_tokens, capacity
+        """Return copies of num_computed, num_tokens, max_computed and capacity at ``slots``."""
+        computed, tokens, max_computed, capacity = self._table[:4].take(slots, axis=1)
+        return computed, tokens, max_computed, capacity
 
     def occupy(
-        self, *, num_computed: int, num_tokens: int, max_tokens: int, capacity: int, commit_at: int
+        self, *, num_computed: int, num_tokens: int, max_computed: int, capacity: int, commit_at: int
     ) -> int:
         """Take a free slot for a request that is admitted; returns it."""
         slot = self._free.pop()
-        self._table[:6, slot] = (num_computed, num_tokens, max_tokens, capacity, commit_at, 0)
+        self._table[:6, slot] = (num_computed, num_tokens, max_computed, capacity, commit_at, 0)
         return slot
 
     def vacate(self, slot: int) -> None:

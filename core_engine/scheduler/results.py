@@ -27,20 +27,26 @@ def take_results(
     outputs: list[CoreOutput] = []
     ended: list[RequestState] = []
     prompt_logprobs = dict(output.prompt_logprobs)
+    plain = output.logprobs is None and not prompt_logprobs
+    finished = RequestStatus.FINISHED
     stop_row = 0
     for request, new_ids in zip(
         record.sampling_requests, rows_of_tokens(output.sampled_token_ids), strict=True
     ):
-        start_row, stop_row = stop_row, stop_row + len(new_ids)
-        if request.status is RequestStatus.FINISHED:
+        num_new = len(new_ids)
+        start_row, stop_row = stop_row, stop_row + num_new
+        if request.status is finished:
             prompt_logprobs.pop(request.request_id, None)
             continue
-        if len(new_ids) > 1:  # one was counted when the step was scheduled
-            columns.num_tokens[request.slot] += len(new_ids) - 1
-        stop = append_tokens(request, new_ids)
-        num_logprobs = request.request.params.logprobs
-        if stop is None and num_logprobs is None and not prompt_logprobs:
+        tokens = request.tokens
+        if (
+            plain
+            and num_new == 1
+            and new_ids[0] not in request.stop_ids
+            and len(tokens) + 1 < request.max_total_tokens
+        ):
             # What nearly every row of nearly every step comes to.
+            tokens.append(new_ids[0])
             outputs.append(
                 CoreOutput(
                     request_id=request.request_id,
@@ -49,10 +55,12 @@ def take_results(
                 )
             )
             continue
+        columns.num_tokens[request.slot] += num_new - 1  # one was counted when the step was scheduled
+        stop = append_tokens(request, new_ids)
         if stop is not None:
             ended.append(request)
             new_ids = new_ids[: stop.num_kept]
-        logprobs = None
+        logprobs, num_logprobs = None, request.request.params.logprobs
         if num_logprobs is not None and output.logprobs is not None:
             logprobs = slice_logprobs(output.logprobs, start_row, start_row + len(new_ids), num_logprobs)
         outputs.append(

@@ -62,6 +62,8 @@ class Roster:
 
     def take_news(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the ids that were preempted and those that ended since the last call."""
+        if not self.has_news:
+            return (), ()
         news = tuple(self._preempted_ids), tuple(self._finished_ids)
         self._preempted_ids, self._finished_ids = [], []
         return news
@@ -77,7 +79,7 @@ class Roster:
         request.slot = self.columns.occupy(
             num_computed=num_cached_tokens,
             num_tokens=len(request.tokens),
-            max_tokens=request.max_total_tokens,
+            max_computed=request.max_total_tokens - 1,
             capacity=len(request.blocks.block_ids) * block_size,
             commit_at=num_cached_tokens + block_size if self._prefix_caching else NEVER,
         )
@@ -107,7 +109,7 @@ class Roster:
 
     def release_drained(self, record: StepInFlight, stale: BoolArray) -> None:
         """Free what the ``stale`` rows (requests that left since) held, if ``record`` was their last step."""
-        if not stale.any():
+        if not np.count_nonzero(stale):
             return
         for row in np.flatnonzero(stale & (self.columns.num_in_flight[record.slots] == 0)).tolist():
             request = record.requests[row]

@@ -30,7 +30,7 @@ class StepBudget:
 
     def divide(self, wanted: IntArray) -> IntArray:
         """Return how many of the ``wanted`` tokens each of the running requests gets; int32."""
-        total = int(wanted.sum())
+        total = int(np.add.reduce(wanted))
         if total <= self.left:
             self.left -= total
             return wanted

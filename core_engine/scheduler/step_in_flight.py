@@ -19,7 +19,7 @@ from core_engine.worker.output import ModelRunnerOutput
 __all__ = ["StepInFlight", "rows_of_tokens"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepInFlight:
     """One scheduled step; row ``i`` of every column is ``requests[i]``."""
 
@@ -41,8 +41,8 @@ class StepInFlight:
     ) -> StepInFlight:
         """Remember ``rows``; ``samples`` marks those that sample."""
         sampling, sampling_ids = None, rows.request_ids
-        if not samples.all():
-            sampling = np.flatnonzero(samples).tolist()
+        if np.count_nonzero(samples) < len(samples):
+            sampling = samples.nonzero()[0].tolist()
             sampling_ids = tuple([rows.request_ids[row] for row in sampling])
         return cls(step_id, rows.requests, rows.slots, epochs, ends, sampling, sampling_ids)
 

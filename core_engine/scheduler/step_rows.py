@@ -12,6 +12,8 @@ from core_engine.scheduler.request import RequestState
 
 __all__ = ["RunningSet", "StepRows"]
 
+_NO_BLOCKS: IntArray = np.zeros(0, dtype=np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class RunningSet:
@@ -48,9 +50,9 @@ class StepRows:
 
     def drop_idle(self) -> None:
         """Drop the rows that got no token; none of them gained a block."""
-        kept = np.flatnonzero(self.granted)
-        if len(kept) == len(self.granted):
+        if np.count_nonzero(self.granted) == len(self.granted):
             return
+        kept = self.granted.nonzero()[0]
         new_row = {row: index for index, row in enumerate(kept.tolist())}
         self.requests = [self.requests[row] for row in new_row]
         self.request_ids = tuple([request.request_id for request in self.requests])
@@ -70,10 +72,11 @@ class StepRows:
     def block_rows(self) -> Ragged:
         """Return the new blocks of every row."""
         offsets = np.zeros(len(self.requests) + 1, dtype=np.int32)
+        if not self.new_blocks:
+            return Ragged(_NO_BLOCKS, offsets)
         values: list[int] = []
         for row, blocks in self.new_blocks.items():
             offsets[row + 1] = len(blocks)
             values += blocks
-        if values:
-            np.cumsum(offsets, out=offsets)
+        np.cumsum(offsets, out=offsets)
         return Ragged(np.array(values, dtype=np.int32), offsets)

@@ -135,14 +135,13 @@ class UnifiedScheduler(Scheduler):
 
     def _schedule_running(self, budget: StepBudget) -> StepRows:
         running = self._roster.running_set
-        computed, tokens, max_tokens, capacity = self._columns.take_running(running.slots)
-        wanted = tokens - computed
-        wanted[tokens >= max_tokens] = 0  # the last token is on its way
+        computed, tokens, max_computed, capacity = self._columns.take_running(running.slots)
+        wanted = np.minimum(tokens, max_computed) - computed
         rows = StepRows(running.requests, running.request_ids, running.slots, budget.divide(wanted), {})
         ends = computed + rows.granted
-        short = np.flatnonzero(ends > capacity)
-        if len(short):
-            self._grow(rows, short.tolist(), ends)
+        short = (ends > capacity).nonzero()[0].tolist()
+        if short:
+            self._grow(rows, short, ends)
         rows.drop_idle()
         return rows
 
@@ -218,9 +217,7 @@ class UnifiedScheduler(Scheduler):
         """Let others find the blocks that this step filled."""
         columns, block_size = self._columns, self._kv.block_size
         full = record.ends >= columns.commit_at[record.slots]
-        if not full.any():
-            return
-        for row in np.flatnonzero(full & ~stale).tolist():
+        for row in (full & ~stale).nonzero()[0].tolist():
             request = record.requests[row]
             num_known = min(int(record.ends[row]), len(request.tokens))
             self._kv.commit(request.blocks, request.tokens, num_known)
