@@ -99,7 +99,11 @@ class RequestState:
             output.prompt_logprobs += self._formatter.rows(
                 rows, len(rows.ranks), self.params.prompt_logprobs or 0
             )
-        delta = self._streams[index].append(core.new_token_ids, finished=core.finish_reason is not None)
+        delta = self._streams[index].append(
+            core.new_token_ids,
+            finished=core.finish_reason is not None,
+            ends_with_stop_token=core.finish_reason == "stop",
+        )
         new_ids = list(core.new_token_ids[: delta.num_tokens])
         completion.token_ids += new_ids
         completion.text += delta.text

@@ -43,6 +43,10 @@ def settle_config(
             f"max_num_seqs {max_num_seqs} → {capabilities.max_num_seqs}: the most that {backend} runs"
         )
         max_num_seqs = capabilities.max_num_seqs
+    if max_num_seqs > config.max_num_batched_tokens:
+        budget = config.max_num_batched_tokens
+        lines.append(f"max_num_seqs {max_num_seqs} → {budget}: a step has {budget} tokens, one per request")
+        max_num_seqs = budget
     if config.tensor_parallel_size > capabilities.max_tensor_parallel_size:
         raise UnsupportedFeature(
             f"tensor_parallel_size {config.tensor_parallel_size} is not offered by backend {backend!r}; "
@@ -61,7 +65,6 @@ def settle_config(
         enable_prefix_caching=prefix_caching,
         enable_chunked_prefill=chunked_prefill,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max(config.max_num_batched_tokens, max_num_seqs),
     )
     return settled, tuple(lines)
 
