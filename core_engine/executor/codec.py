@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from core_engine.backends.installed import InstalledPlugin
-from core_engine.errors import ContractError, EngineError
+from core_engine.errors import ContractError, EngineError, InvalidRequest
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
 from core_engine.scheduler.output import SchedulerOutput
 from core_engine.worker.context import WorkerContext
@@ -111,7 +111,7 @@ def decode(data: bytes, message_type: type[T]) -> T:
     """Read a message of ``message_type``. Raises `EngineError` when ``data`` is not one."""
     try:
         return msgspec.msgpack.decode(data, type=message_type, dec_hook=_decode_array)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as damage:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidRequest) as damage:
         name = getattr(message_type, "__name__", str(message_type))
         raise EngineError(f"{len(data)} bytes between executor and worker are no {name}: {damage}") from None
 

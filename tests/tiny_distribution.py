@@ -1,0 +1,31 @@
+"""Build small installed distributions, so that tests meet real entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+BACKENDS = "core_engine.backends"
+EXTENSIONS = "core_engine.extensions"
+
+FAKE_BACKEND = {BACKENDS: {"fake": "core_engine.testing.fake_backend"}}
+
+
+def add_distribution(
+    site: Path,
+    name: str,
+    entry_points: Mapping[str, Mapping[str, str]],
+    *,
+    version: str = "1.0",
+    modules: Mapping[str, str] | None = None,
+) -> None:
+    """Write a distribution's metadata and modules (name → source) into ``site``, as an installer would."""
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = []
+    for group, entries in entry_points.items():
+        lines += [f"[{group}]", *(f"{key} = {value}" for key, value in entries.items()), ""]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    for module, source in (modules or {}).items():
+        (site / f"{module}.py").write_text(source)
