@@ -34,6 +34,7 @@ __version__ = "0.1.0.dev0"
 def __getattr__(name: str) -> Any:
     # LLM imports torch; everything else here does not, and `import core_engine` must stay light.
     if name == "LLM":
+        import core_engine._torch_import  # noqa: F401 - torch's first import, before all that need it
         from core_engine.engine.llm import LLM
 
         return LLM

@@ -3,6 +3,7 @@
 Import it only in the modules that `BackendSpec.create_worker` and `create_model_runner` load.
 """
 
+import core_engine._torch_import  # noqa: F401 - torch's first import, before all that need it
 from core_engine._ragged import Array, FloatArray, IntArray, Ragged
 from core_engine.attention.base import AttentionBackend, AttentionNeeds, LayerParams
 from core_engine.attention.reference import ReferencePagedAttention
