@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
         )
     from core_engine import LLM
     from core_engine.bench.measure import measure
-    from core_engine.bench.report import latency_figures, render, throughput_figures
-    from core_engine.bench.scheduler import scheduler_figures
+    from core_engine.bench.figures import latency_figures, render, throughput_figures
     from core_engine.bench.workload import Workload
+    from core_engine.scheduler.measure import measure_scheduler
 
     model = model_of(args)
     options = engine_options(args)
@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
             runs = [measure(engine, [prompt], work.params) for prompt in work.prompts]
             figures |= latency_figures(runs, args.input_len)
     print("measuring the scheduler alone", file=sys.stderr)
-    figures["scheduler_us_per_step"] = scheduler_figures()
+    times = measure_scheduler((1, 64, 256, 512))
+    figures["scheduler_us_per_step"] = {str(count): step_us for count, step_us in times.step_us.items()}
+    figures["scheduler_us_per_request"] = times.per_request_us
     print(json.dumps(figures, indent=2) if args.json else render(figures))
     return 0
