@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
             f"bench measures {' or '.join(_MODES)}, not {args.mode!r}.{did_you_mean(args.mode, _MODES)}"
         )
     from core_engine import LLM
-    from core_engine.bench.measure import measure
     from core_engine.bench.figures import latency_figures, render, throughput_figures
+    from core_engine.bench.measure import measure
     from core_engine.bench.workload import Workload
     from core_engine.scheduler.measure import measure_scheduler
 
