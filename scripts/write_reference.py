@@ -1,7 +1,7 @@
 """Write the reference pages that are made from the source: hooks, values, settings, errors.
 
 The pages are committed, so that they can be read without a build; ``--check`` fails when one is out
-of date. The source is parsed, never imported: the script needs nothing but Python::
+of date. The source is parsed, not imported, but for the shell's parsers::
 
     python scripts/write_reference.py
     python scripts/write_reference.py --check
@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from command_line_page import command_line_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "core_engine"
@@ -234,6 +236,7 @@ def pages() -> dict[str, str]:
             [("sampling/params.py", "SamplingParams")],
         ),
         "errors.md": errors_page(),
+        "command-line.md": f"{NOTICE}\n{command_line_page()}",
     }
 
 
