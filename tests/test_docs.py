@@ -68,6 +68,15 @@ def test_every_setting_has_a_meaning() -> None:
     assert [name for name, meaning in meanings.items() if not meaning.strip()] == []
 
 
+def test_every_variable_that_the_source_names_is_documented() -> None:
+    """Variables of flags are derived from the flag and stand in the command-line page."""
+    source = "".join(path.read_text(encoding="utf-8") for path in REPOSITORY.glob("core_engine/**/*.py"))
+    named = set(re.findall(r"\bCORE_ENGINE_[A-Z]+(?:_[A-Z]+)*\b", source)) - {"CORE_ENGINE_API"}
+    pages = [REPOSITORY / "docs" / "reference" / name for name in ("environment.md", "command-line.md")]
+    documented = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert {name for name in named if f"`{name}`" not in documented} == set()
+
+
 @pytest.fixture(scope="module")
 def tutorial_backend() -> ModuleType:
     """The light module that the tutorial shows, as it stands there."""
