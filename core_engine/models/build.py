@@ -1,0 +1,44 @@
+"""Builds a model of transformers without weights: on the meta device, with the engine's attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from core_engine.errors import UnsupportedModel
+from core_engine.models._quiet import quiet_transformers
+from core_engine.models.attention_hook import ATTENTION_NAME, register_attention
+
+__all__ = ["DEFAULT_EXPERTS", "build_meta_model"]
+
+#: How the experts of mixture models are computed unless a backend chooses otherwise.
+DEFAULT_EXPERTS = "batched_mm"
+
+
+def build_meta_model(
+    text_config: Any, *, dtype: torch.dtype, experts: str = DEFAULT_EXPERTS, trust_remote_code: bool = False
+) -> Any:
+    """Return the causal-LM model of ``text_config`` with all parameters on the meta device.
+
+    Raises `UnsupportedModel` when it cannot be built from its config.
+    """
+    register_attention()
+    with quiet_transformers():
+        from transformers import AutoModelForCausalLM
+
+        try:
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(
+                    text_config,
+                    dtype=dtype,
+                    attn_implementation=ATTENTION_NAME,
+                    experts_implementation=experts,
+                    trust_remote_code=trust_remote_code,
+                )
+        except Exception as error:  # a class may raise anything for a config it does not expect
+            lines = str(error).strip().splitlines() or [""]
+            raise UnsupportedModel(
+                f"{text_config.model_type} cannot be built from its config ({type(error).__name__}: {lines[0][:200]})"
+            ) from error
+    return model.eval()

@@ -1,0 +1,124 @@
+"""Reads a model's facts from its files, before any weight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
+from core_engine.errors import ModelLoadError, UnsupportedModel
+from core_engine.models.causal_lm import read_transformers_config, text_causal_lm
+from core_engine.models.locate import WEIGHT_PATTERNS, ModelFiles, locate_model
+
+__all__ = ["read_model_config"]
+
+
+def read_model_config(config: EngineConfig) -> ModelConfig:
+    """Read the facts of ``config.model``: a directory, a ``.gguf`` file or a hub id.
+
+    A multimodal checkpoint is described by its text part. Raises `ModelNotFound`, `ModelLoadError` (a
+    damaged config, weights in pickle files, code of its own that was not allowed) or `UnsupportedModel`.
+    """
+    files = locate_model(config.model, config.revision)
+    full = read_transformers_config(
+        files.directory, files.gguf_file, trust_remote_code=config.trust_remote_code
+    )
+    text = text_causal_lm(full)
+    _refuse_quantized(full)
+    weights = _weight_files(files, config)
+    return ModelConfig(
+        path=config.model,
+        directory=str(files.directory),
+        gguf_file=files.gguf_file,
+        model_type=text.model_type,
+        architecture=_architecture(text),
+        dtype=_dtype(text, full),
+        vocab_size=_number(text, "vocab_size", files),
+        hidden_size=_number(text, "hidden_size", files),
+        num_layers=_number(text, "num_hidden_layers", files),
+        num_attention_heads=_number(text, "num_attention_heads", files),
+        max_position_embeddings=_optional_number(text, "max_position_embeddings"),
+        eos_token_ids=_eos_token_ids(full, text, files.directory),
+        weight_file_bytes=sum(file.stat().st_size for file in weights),
+    )
+
+
+def _weight_files(files: ModelFiles, config: EngineConfig) -> list[Path]:
+    """Return the weight files that lie here; those of a hub repository may not have been fetched yet."""
+    if files.gguf_file is not None:
+        return [files.directory / files.gguf_file]
+    found = sorted(files.directory.glob(WEIGHT_PATTERNS["safetensors"]))
+    if found or files.hub_id is not None:
+        return found
+    pickled = sorted(files.directory.glob(WEIGHT_PATTERNS["pickle"]))
+    if not pickled:
+        raise ModelLoadError(f"{str(files.directory)!r} holds no weights (*.safetensors or one .gguf file)")
+    if not config.allow_pickled_weights:
+        raise ModelLoadError(
+            f"the weights in {str(files.directory)!r} are pickle files ({pickled[0].name}), which can run "
+            "code when they are read: convert them to safetensors, or set --allow-pickled-weights "
+            "(allow_pickled_weights=True) if you trust them"
+        )
+    return pickled
+
+
+def _refuse_quantized(full: Any) -> None:
+    quantization = getattr(full, "quantization_config", None)
+    if quantization is None:
+        return
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
+    raise UnsupportedModel(
+        f"the weights are quantized ({getattr(method, 'value', method)}), which core-engine does not load yet; "
+        "use the model's bfloat16 or float16 checkpoint, or a GGUF file"
+    )
+
+
+def _architecture(text: Any) -> str:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    named = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(text.model_type)
+    if isinstance(named, str):
+        return named
+    stated = list(getattr(text, "architectures", None) or named or [])
+    return str(stated[0]) if stated else text.model_type
+
+
+def _dtype(text: Any, full: Any) -> str:
+    for config in (text, full):
+        name = str(getattr(config, "dtype", None)).removeprefix("torch.")
+        if name in DTYPE_BYTES:
+            return name
+    return "float32"
+
+
+def _number(config: Any, name: str, files: ModelFiles) -> int:
+    value = _optional_number(config, name)
+    if value is None:
+        where = files.gguf_file or "config.json"
+        raise ModelLoadError(f"{where} of {str(files.directory)!r} says no {name}, or not as a number")
+    return value
+
+
+def _optional_number(config: Any, name: str) -> int | None:
+    value = getattr(config, name, None)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _eos_token_ids(full: Any, text: Any, directory: Path) -> tuple[int, ...]:
+    """Union of what the config, its text part and generation_config.json name."""
+    sources = [getattr(full, "eos_token_id", None), getattr(text, "eos_token_id", None)]
+    generation = directory / "generation_config.json"
+    if generation.is_file():
+        try:
+            content = json.loads(generation.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelLoadError(f"cannot read {str(generation)!r}: {error}") from error
+        sources.append(content.get("eos_token_id") if isinstance(content, dict) else None)
+    return tuple(sorted({token for source in sources for token in _ids(source)}))
+
+
+def _ids(source: object) -> Iterator[int]:
+    values = source if isinstance(source, list | tuple) else [source]
+    yield from (value for value in values if isinstance(value, int) and not isinstance(value, bool))
