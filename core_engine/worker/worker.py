@@ -36,6 +36,8 @@ class WorkerBase(WorkerApi):
         self.config = context.config
         #: Set by ``init_device``: the ``torch.device``, or a backend's own handle.
         self.device: Any = None
+        #: Bytes of the loaded weights; 0 before ``load_model``.
+        self.weight_bytes = 0
         self._model_runner: ModelRunnerApi | None = None
         self._profiler: torch.profiler.profile | None = None
         if self.config.trust_remote_code:
@@ -55,7 +57,9 @@ class WorkerBase(WorkerApi):
 
     def load_model(self) -> LoadReport:
         """Load the model through the runner."""
-        return self.model_runner.load_model()
+        report = self.model_runner.load_model()
+        self.weight_bytes = report.weight_bytes
+        return report
 
     def get_model(self) -> Any:
         """Return the runner's model."""

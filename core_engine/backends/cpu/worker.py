@@ -42,7 +42,7 @@ class CpuWorker(WorkerBase):
         asked = self.config.kv_cache_bytes
         return MemoryBudget(
             total_bytes=total_bytes(),
-            weight_bytes=0,
+            weight_bytes=self.weight_bytes,
             activation_bytes=profile.activation_bytes,
             kv_cache_bytes=min(free // 2, MAX_KV_CACHE_BYTES) if asked is None else asked,
             rule="half of the free memory, at most 8 GiB" if asked is None else "kv_cache_bytes",

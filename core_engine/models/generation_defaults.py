@@ -1,0 +1,34 @@
+"""Sampling defaults that a model's authors put into its generation_config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from core_engine.config import ModelConfig
+from core_engine.errors import ModelLoadError
+
+__all__ = ["read_generation_defaults"]
+
+_NAMES = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def read_generation_defaults(model: ModelConfig) -> dict[str, Any]:
+    """Return the fields of `SamplingParams` that the file sets otherwise than sampling freely would.
+
+    Whether to sample at all (``do_sample``) is the request's own choice and is not taken over. A model
+    without the file has no defaults. Raises `ModelLoadError` for a file that is no JSON object.
+    """
+    path = Path(model.directory) / "generation_config.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not valid JSON: {error}. Mend it or delete it") from None
+    if not isinstance(content, dict):
+        raise ModelLoadError(f"{path} must hold a JSON object. Mend it or delete it")
+    return {name: content[name] for name in _NAMES if content.get(name) is not None}
