@@ -1,0 +1,27 @@
+"""What must always hold of a block pool, whatever happened to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from core_engine.kv_cache.block_pool import NULL_BLOCK, BlockPool
+
+
+def assert_pool_is_sound(pool: BlockPool, tables: Iterable[list[int]]) -> None:
+    """``tables`` are the block ids of all live tables."""
+    free = list(pool._free)
+    references = Counter(block for table in tables for block in table)
+    assert len(free) == len(set(free)) == pool.num_free
+    # Free, used and null blocks are all there are.
+    assert sorted([*free, *references, NULL_BLOCK]) == list(range(pool.num_blocks))
+    for block in range(pool.num_blocks):
+        assert pool._references[block] == references[block]
+        assert (pool._references[block] == 0) == (block in free or block == NULL_BLOCK)
+        block_hash = pool._hash_of[block]
+        if block_hash is not None:
+            assert block in pool._blocks_of[block_hash]
+    # No entry of the map is empty or leads to a block that holds something else.
+    for block_hash, blocks in pool._blocks_of.items():
+        assert blocks
+        assert all(pool._hash_of[block] == block_hash for block in blocks)
