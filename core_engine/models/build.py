@@ -39,6 +39,7 @@ def build_meta_model(
         except Exception as error:  # a class may raise anything for a config it does not expect
             lines = str(error).strip().splitlines() or [""]
             raise UnsupportedModel(
-                f"{text_config.model_type} cannot be built from its config ({type(error).__name__}: {lines[0][:200]})"
+                f"{text_config.model_type} cannot be built from its config "
+                f"({type(error).__name__}: {lines[0][:200]})"
             ) from error
     return model.eval()

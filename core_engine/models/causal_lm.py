@@ -81,7 +81,9 @@ def _check_config_file(path: Path, trust_remote_code: bool) -> None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelLoadError(f"{str(path.parent)!r} holds no config.json, so it is no model directory") from None
+        raise ModelLoadError(
+            f"{str(path.parent)!r} holds no config.json, so it is no model directory"
+        ) from None
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"cannot read {str(path)!r}: {_first_line(error)}") from error
     if not isinstance(content, dict):

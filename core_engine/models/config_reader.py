@@ -70,8 +70,8 @@ def _refuse_quantized(full: Any) -> None:
         return
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
     raise UnsupportedModel(
-        f"the weights are quantized ({getattr(method, 'value', method)}), which core-engine does not load yet; "
-        "use the model's bfloat16 or float16 checkpoint, or a GGUF file"
+        f"the weights are quantized ({getattr(method, 'value', method)}), which core-engine does not load "
+        "yet; use the model's bfloat16 or float16 checkpoint, or a GGUF file"
     )
 
 

@@ -34,11 +34,11 @@ def probe_length(model: torch.nn.Module) -> int:
     return next(prime for prime in primes if all(size % prime for size in sizes))
 
 
-class TokenMixingProbe(TorchDispatchMode):
+class TokenMixingProbe(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it bare
     """Watches one forward pass over ``num_tokens`` tokens; ``found`` names the first such operation."""
 
     def __init__(self, num_tokens: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.num_tokens = num_tokens
         self.found: str | None = None
 

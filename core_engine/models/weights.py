@@ -81,7 +81,9 @@ def read_weights(
             )
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise ModelLoadError(f"cannot load the weights in {str(source.directory)!r}: {lines[0]}") from error
+            raise ModelLoadError(
+                f"cannot load the weights in {str(source.directory)!r}: {lines[0]}"
+            ) from error
     model.__class__ = model_class
     _check_report(report, source)
     _check_complete(model, source)

@@ -1,0 +1,141 @@
+"""Tiny random checkpoints of any model type that transformers knows, made on the fly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["make_tiny_config", "randomize", "save_tiny_model"]
+
+VOCAB_SIZE = 199
+#: Smaller than the prompts that tests use, so that windows matter.
+SLIDING_WINDOW = 7
+#: A model with more is not tiny: some size of its config was not shrunk.
+MOST_PARAMETERS = 20_000_000
+
+#: What a size is set to, by the attribute's name; only attributes that a config has are touched.
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "sliding_window": SLIDING_WINDOW,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "moe_num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_topk": 2,
+    "moe_k": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "num_shared_experts": 1,
+    "moe_num_shared_experts": 1,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 48,
+    "shared_intermediate_size": 48,
+    "expert_ffn_hidden_size": 48,
+    "ffn_hidden_size": 96,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "qk_head_dim": 24,
+    "v_head_dim": 12,
+    "v_head_dim_": 12,
+    "sliding_window_pattern": 2,
+    "global_attn_every_n_layers": 2,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+    "num_kv_shared_layers": 2,
+    "laurel_rank": 8,
+    "embedding_size": 64,
+    "encoder_layers": 2,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96,
+    "word_embed_proj_dim": 64,
+    "dim_model": 64,
+    "dim_ff": 96,
+    "dim_head": 16,
+    "original_max_position_embeddings": 64,
+}
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
+
+
+def make_tiny_config(model_type: str, **overrides: Any) -> Any:
+    """Return a config of ``model_type`` with every size shrunk that the class names.
+
+    ``overrides`` win over the shrunk values; a value of ``...`` keeps the class's default.
+    """
+    from transformers import CONFIG_MAPPING
+
+    config_class = CONFIG_MAPPING[model_type]
+    default = config_class()
+    text = default.get_text_config()
+    if text is not default:
+        parts = {name: make_tiny_part(part) for name, part in config_class.sub_configs.items()}
+        return config_class(**{**parts, **overrides})
+    return config_class(**{**_shrunk(default), **overrides})
+
+
+def make_tiny_part(config_class: Any) -> Any:
+    """Return a shrunk config of one part of a multimodal config."""
+    return config_class(**_shrunk(config_class())) if hasattr(config_class, "model_type") else None
+
+
+def _shrunk(default: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in _SIZES.items():
+        present = getattr(default, name, None)
+        if isinstance(present, int) and not isinstance(present, bool) and present > 0:
+            values[name] = value
+    heads = getattr(default, "num_attention_heads", None)
+    if "num_key_value_heads" in values and getattr(default, "num_key_value_heads", None) == heads:
+        values["num_key_value_heads"] = values.get("num_attention_heads", 4)
+    values.update({name: 0 if name == "pad_token_id" else 1 for name in _TOKENS if _has(default, name)})
+    if _has(default, "use_sliding_window"):
+        values["use_sliding_window"] = True
+    return values
+
+
+def _has(config: Any, name: str) -> bool:
+    return getattr(config, name, None) is not None
+
+
+@torch.no_grad()
+def randomize(model: torch.nn.Module, seed: int = 0) -> None:
+    """Fill the parameters so that logits spread and every part has a say in them.
+
+    Matrices get a standard deviation of 1 / sqrt(fan in), vectors keep their value plus noise.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() >= 2:
+            parameter.copy_(noise * (1.2 / parameter.shape[-1] ** 0.5))
+        else:
+            parameter.nan_to_num_(0.0).clamp_(-4, 4).add_(noise * 0.1)
+
+
+def save_tiny_model(config: Any, directory: Path, seed: int = 0, dtype: torch.dtype = torch.float32) -> Path:
+    """Build the causal LM of ``config`` with random weights and save it as safetensors."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, dtype=dtype).parameters())
+    if size > MOST_PARAMETERS:
+        raise ValueError(f"a tiny {config.model_type} would have {size} parameters")
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    randomize(model, seed)
+    model.tie_weights()
+    model.save_pretrained(directory)
+    return directory
