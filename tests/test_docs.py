@@ -50,7 +50,7 @@ def python_blocks() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for block in PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")):
             signature_only = block.startswith("def ") and block.count("\n") == 1
-            if not block.startswith("# core_engine/") and not signature_only:
+            if not re.match(r"# (core_engine|examples|plugins)/", block) and not signature_only:
                 yield page_id(page), block
 
 
