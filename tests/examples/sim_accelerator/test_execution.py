@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from core_engine_sim.device import SimDevice
-from core_engine_sim.errors import DynamicShapeError, HostAccessError, SimError, WrongDeviceError
+from core_engine_sim.errors import (
+    DynamicShapeError,
+    HostAccessError,
+    OutsideProgramError,
+    SimError,
+    WrongDeviceError,
+)
+from core_engine_sim.execution import launch
 from core_engine_sim.tensor import SimTensor
 
 from core_engine.plugin import OutOfDeviceMemory
@@ -145,3 +152,23 @@ def test_a_refusal_leaves_no_program_running(device: SimDevice, run: Run) -> Non
     with pytest.raises(SimError):
         run(lambda x: x.nonzero(), device.copy_from_host(torch.ones(3)))
     assert type(torch.ones(1) + 1) is torch.Tensor
+
+
+def test_a_kernel_may_read_what_it_was_given(device: SimDevice, run: Run) -> None:
+    def kernel(parts: dict[str, torch.Tensor]) -> torch.Tensor:
+        return parts["x"] * (2 if bool(parts["x"].sum() > 0) else 3)
+
+    result = run(lambda x: launch(device, kernel, {"x": x}) + 1, device.copy_from_host(torch.ones(3)))
+    assert result.contents.tolist() == [3, 3, 3]
+
+
+def test_a_kernel_runs_within_a_program_only(device: SimDevice) -> None:
+    with pytest.raises(OutsideProgramError, match="kernel 'neg' was launched outside"):
+        launch(device, torch.neg, device.copy_from_host(torch.ones(3)))
+
+
+def test_a_kernels_result_is_counted(device: SimDevice, run: Run) -> None:
+    tensor = device.zeros((4,), torch.float32)
+    result = run(lambda x: launch(device, torch.neg, x), tensor)
+    assert device.memory.used_bytes == 32
+    del result

@@ -52,12 +52,6 @@ _OPTIONS = (
         default=256,
     ),
     BackendOption(
-        name="max_context",
-        help="the longest sequence; every step pays for all of it",
-        type="int",
-        default=1024,
-    ),
-    BackendOption(
         name="strict_shapes",
         help="refuse to compile after warm-up instead of counting it",
         type="bool",
@@ -115,11 +109,9 @@ def capabilities(model: ModelConfig) -> Capabilities:
 
 
 @hookimpl
-def check_config(
-    config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]
-) -> tuple[ConfigChange, ...]:
-    """Keep the largest step and the longest sequence within what the device compiles."""
-    max_tokens, max_context = options["max_padded_tokens"], options["max_context"]
+def check_config(config: EngineConfig, options: Mapping[str, Any]) -> tuple[ConfigChange, ...]:
+    """Keep the largest step within what the device compiles."""
+    max_tokens = options["max_padded_tokens"]
     changes = []
     if not _is_power_of_two(max_tokens):
         raise ConfigError(f"max_padded_tokens must be a power of two, got {max_tokens}")
@@ -130,16 +122,6 @@ def check_config(
     if budget != config.max_num_batched_tokens:
         reason = f"steps are compiled for powers of two up to {max_tokens} (option max_padded_tokens)"
         changes.append(ConfigChange(field="max_num_batched_tokens", value=budget, reason=reason))
-    if config.max_model_len is None:
-        longest = model.max_position_embeddings
-        if longest is None or longest > max_context:
-            reason = "every step pays for the longest sequence (option max_context)"
-            changes.append(ConfigChange(field="max_model_len", value=max_context, reason=reason))
-    elif config.max_model_len > max_context:
-        raise ConfigError(
-            f"max_model_len {config.max_model_len} exceeds the {max_context} tokens of the simulated device; "
-            f"lower it, or allow more with --backend-option max_context={config.max_model_len}"
-        )
     return tuple(changes)
 
 

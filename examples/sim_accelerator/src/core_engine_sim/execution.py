@@ -1,4 +1,4 @@
-"""Execution: runs a program's torch operations on one simulated device.
+"""Execution: runs a program's torch operations and kernels on one simulated device.
 
 Operations compute on the host tensors behind `SimTensor`, but only what a static-shape compiler
 could have compiled is allowed: no result whose shape depends on data, nothing from another device.
@@ -6,19 +6,29 @@ could have compiled is allowed: no result whose shape depends on data, nothing f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
 
-from core_engine_sim.errors import DynamicShapeError, HostAccessError, WrongDeviceError
+from core_engine_sim.errors import (
+    DynamicShapeError,
+    HostAccessError,
+    OutsideProgramError,
+    WrongDeviceError,
+)
 from core_engine_sim.tensor import SimTensor
 
 if TYPE_CHECKING:
     from core_engine_sim.device import SimDevice
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "launch"]
 
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
@@ -58,6 +68,22 @@ class Execution(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's o
         return operands.from_contents(func(*host_args, **host_kwargs))
 
 
+def launch(device: SimDevice, kernel: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    """Run ``kernel`` as one operation of the program under way and return its result.
+
+    A kernel is code of the device's own: it gets the contents of the tensors in ``args``, may read
+    them and may write in place, but the shape of its result must follow from the shapes it got.
+    """
+    if not isinstance(_get_current_dispatch_mode(), Execution):
+        raise OutsideProgramError(f"kernel {kernel.__name__!r} was launched outside a program")
+    operands = _Operands(device, kernel.__name__)
+    contents = [operands.to_contents(arg) for arg in args]
+    with _disable_current_modes():
+        result = kernel(*contents)
+    tensor: torch.Tensor = operands.from_contents(result)
+    return tensor
+
+
 class _Operands:
     """The device tensors of one operation: inputs first, then its results."""
 
@@ -81,6 +107,8 @@ class _Operands:
             return value.contents
         if isinstance(value, list | tuple):
             return [self.to_contents(item) for item in value]
+        if isinstance(value, Mapping):
+            return {key: self.to_contents(item) for key, item in value.items()}
         if isinstance(value, torch.device):
             self.names_host = self.names_host or value.type == "cpu"
             return _HOST

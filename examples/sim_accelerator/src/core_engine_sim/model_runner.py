@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from core_engine.plugin.runtime import (
     CaptureReport,
-    ReferencePagedAttention,
     ReferenceSampler,
     Seams,
     StepModelRunner,
 )
+from core_engine_sim.attention import SimPagedAttention
 from core_engine_sim.buckets import BucketShapes
 from core_engine_sim.device_io import SimIO
 from core_engine_sim.programs import SimPrograms
@@ -20,7 +20,7 @@ class SimModelRunner(StepModelRunner):
     """Runs every model that core loads, with padded shapes and compiled programs."""
 
     def build_seams(self) -> Seams:
-        """Return the device's parts; attention and sampler are core's static reference."""
+        """Return the device's parts; the sampler is core's reference, which has static shapes."""
         self._programs = SimPrograms(
             self.device, strict_shapes=bool(self.context.worker.options["strict_shapes"])
         )
@@ -31,7 +31,7 @@ class SimModelRunner(StepModelRunner):
                 max_logprobs=self.capabilities.max_logprobs,
             ),
             io=SimIO(self.device),
-            attention=ReferencePagedAttention(),
+            attention=SimPagedAttention(self.device),
             programs=self._programs,
             sampler=ReferenceSampler(),
         )
