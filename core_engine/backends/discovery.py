@@ -160,11 +160,10 @@ def examine(candidate: Candidate, allow_list: AllowList, probe: Probe) -> Findin
     problem: PluginError | None = None
     try:
         detection = loaded.backend.detect(probe)
-    except ContractError as failure:
-        problem, state = failure, FindingState.CONTRACT_BROKEN
     except Exception as failure:
         problem = as_plugin_error(candidate.entry, failure)
-        state = FindingState.DETECT_FAILED
+        broken = isinstance(problem, ContractError)
+        state = FindingState.CONTRACT_BROKEN if broken else FindingState.DETECT_FAILED
     else:
         state = FindingState(detection.state.value)
         if detection.state is DetectionState.UNAVAILABLE:

@@ -73,8 +73,8 @@ def try_load(entry: InstalledPlugin) -> LoadResult:
     module: ModuleType | None = None
     try:
         module = _import_light_module(entry)
-    except (Exception, SystemExit) as failure:
-        error = as_plugin_error(entry, failure)
+    except PluginError as failure:
+        error = failure
     import_seconds = time.perf_counter() - start_s
     if module is not None:
         stated = getattr(module, "CORE_ENGINE_API", None)
@@ -93,11 +93,12 @@ def try_load(entry: InstalledPlugin) -> LoadResult:
 
 
 def as_plugin_error(entry: InstalledPlugin, failure: BaseException) -> PluginError:
-    """Return ``failure`` as one of the errors that loading and detection raise.
+    """Return ``failure`` as one of the errors that loading and detection raise, naming the plugin.
 
     A plugin may raise anything, errors and subclasses of core's own included.
     """
-    if type(failure) in (ApiVersionError, BackendLoadError, ContractError):
+    own = type(failure) in (ApiVersionError, BackendLoadError, ContractError)
+    if own and entry.subject in str(failure):
         return cast(PluginError, failure)
     error = BackendLoadError(f"{entry.subject} failed: {type(failure).__name__}: {one_line(failure)}")
     error.__cause__ = failure

@@ -400,15 +400,23 @@ def test_entry_points_own_name_must_be_the_backends(site: PluginSite) -> None:
         select("tpu")
 
 
-def test_an_error_of_cores_own_raised_by_a_plugin_harms_no_other(site: PluginSite) -> None:
-    extra = """
-    from core_engine.plugin import ConfigError
+@pytest.mark.parametrize("error", ["ConfigError", "ContractError"])
+@pytest.mark.parametrize(
+    ("hook", "state"), [("backend_info()", "load-failed"), ("detect(probe)", "detect-failed")]
+)
+def test_an_error_of_cores_own_raised_by_a_plugin_harms_no_other(
+    site: PluginSite, error: str, hook: str, state: str
+) -> None:
+    extra = f"""
+    from core_engine.plugin import {error}
     @hookimpl
-    def backend_info():
-        raise ConfigError("not now")
+    def {hook}:
+        raise {error}("not now")
     """
     site.add_backend("tpu", backend_source("tpu", extra=extra))
-    assert states(select()) == {"tpu": FindingState.LOAD_FAILED}
+    selection = select()
+    assert states(selection) == {"tpu": state}
+    assert "core-engine-tpu 1.0" in selection.warnings[0]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
