@@ -86,13 +86,11 @@ class StepChecker:
         ends = computed + step.num_scheduled_tokens
         last_ends = self._ends[rows]
         entered = last_ends < 0
-        _require(
-            np.count_nonzero(self._ends < 0) == np.count_nonzero(entered), "a new request computes nothing"
-        )
+        num_entered = len(step.new_requests) + len(step.resumed_request_ids)
+        _require(np.count_nonzero(entered) == num_entered, "a new or resumed request computes nothing")
         self._require_all(step.num_scheduled_tokens >= 1, ids, "computes no token")
-        self._require_all(
-            (computed == last_ends) | (entered & (computed >= 0)), ids, "skips or repeats tokens"
-        )
+        follows = np.where(entered, computed >= 0, computed == last_ends)
+        self._require_all(follows, ids, "skips or repeats tokens")
         self._require_all(ends <= self._kv.max_model_len, ids, "exceeds max_model_len")
         for group, blocks in enumerate(step.new_block_ids):
             pooled = (blocks.values > 0) & (blocks.values < self._kv.num_blocks)

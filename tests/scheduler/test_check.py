@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scheduler.harness import kv_config
+
+from core_engine._ragged import Ragged
+from core_engine.errors import ContractError
+from core_engine.sampling.params import SamplingParams
+from core_engine.scheduler.check import StepChecker
+from core_engine.scheduler.output import NewRequest, SchedulerOutput
+
+
+def step(
+    rows: Sequence[tuple[str, int, int, Sequence[int]]], *, new: str = "", **news: Any
+) -> SchedulerOutput:
+    """A step of (id, computed, scheduled, new blocks) rows; ``new`` names the new requests."""
+    ids = tuple(row[0] for row in rows)
+    return SchedulerOutput(
+        step_id=0,
+        request_ids=ids,
+        num_computed_tokens=np.array([row[1] for row in rows], dtype=np.int32),
+        num_scheduled_tokens=np.array([row[2] for row in rows], dtype=np.int32),
+        new_block_ids=(Ragged.from_rows([row[3] for row in rows]),),
+        new_requests=tuple(
+            NewRequest(
+                request_id=name,
+                prompt_token_ids=np.zeros(1, dtype=np.int32),
+                sampling_params=SamplingParams(),
+                seed=0,
+            )
+            for name in new
+        ),
+        **news,
+    )
+
+
+@pytest.fixture
+def checker() -> StepChecker:
+    """Blocks of 4 tokens, 8 of them; 10 tokens and 2 requests a step, 16 tokens a sequence."""
+    return StepChecker(kv_config(num_blocks=9, max_model_len=16), max_num_batched_tokens=10, max_num_seqs=2)
+
+
+def test_a_life_of_prefill_decode_preemption_and_end_is_accepted(checker: StepChecker) -> None:
+    checker.check(step([("a", 0, 4, [1])], new="a"))
+    checker.check(step([("a", 4, 1, [2]), ("b", 4, 3, [3, 4])], new="b"))
+    checker.check(step([("a", 5, 1, [])], preempted_request_ids=("b",)))
+    checker.check(step([("b", 0, 8, [5, 6])], resumed_request_ids=("b",), finished_request_ids=("a",)))
+    checker.check(step([("a", 0, 1, [1])], new="a", finished_request_ids=("b",)))
+    checker.check(step([], finished_request_ids=("a",)))
+
+
+FIRST = step([("a", 0, 4, [1])], new="a")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (step([("a", 4, 1, [2]), ("a", 4, 1, [3])]), "stands in it twice"),
+        (step([("b", 0, 1, [2])]), r"\['b'\] neither new nor resumed nor running"),
+        (step([("a", 4, 11, [2, 3, 4])]), "11 tokens, max_num_batched_tokens is 10"),
+        (step([(n, 0, 1, [2]) for n in "bc"], new="bc"), "more requests run than max_num_seqs 2"),
+        (step([("a", 4, 0, [])]), "'a' computes no token"),
+        (step([("a", 5, 1, [2])]), "'a' skips or repeats tokens"),
+        (step([("a", 3, 1, [])]), "'a' skips or repeats tokens"),
+        (step([("a", 4, 1, [])]), "'a' has too few blocks"),
+        (step([("a", 4, 1, [0])]), r"blocks \[0\] are not for tokens"),
+        (step([("a", 4, 1, [9])]), r"blocks \[9\] are not for tokens"),
+        (step([("a", 4, 1, [2])], new="a"), "'a' is new twice"),
+        (step([("a", 4, 1, [2])], new="b"), "a new or resumed request computes nothing"),
+        (step([("b", 0, 1, [2])], resumed_request_ids=("b",)), "'b' is resumed, but it was not preempted"),
+        (step([], preempted_request_ids=("b",)), "'b' is preempted, but it does not run"),
+        (step([], finished_request_ids=("b",)), "'b' is finished, but it does not run"),
+    ],
+)
+def test_a_wrong_step_is_refused(checker: StepChecker, wrong: SchedulerOutput, text: str) -> None:
+    checker.check(FIRST)
+
+    with pytest.raises(ContractError, match=text):
+        checker.check(wrong)
+
+
+def test_no_sequence_exceeds_max_model_len(checker: StepChecker) -> None:
+    checker.check(step([("a", 8, 8, [1, 2, 3, 4])], new="a"))
+
+    with pytest.raises(ContractError, match="'a' exceeds max_model_len"):
+        checker.check(step([("a", 16, 1, [5])]))
+
+
+def test_columns_of_different_lengths_are_refused(checker: StepChecker) -> None:
+    good = step([("a", 0, 4, [1])], new="a")
+    wrong = SchedulerOutput(
+        step_id=0,
+        request_ids=good.request_ids,
+        num_scheduled_tokens=good.num_scheduled_tokens,
+        num_computed_tokens=np.zeros(2, dtype=np.int32),
+        new_block_ids=good.new_block_ids,
+        new_requests=good.new_requests,
+    )
+
+    with pytest.raises(ContractError, match="rows for 1 requests"):
+        checker.check(wrong)

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from core_engine.scheduler.measure import measure_scheduler
+
+
+def test_every_count_is_measured_and_fitted() -> None:
+    times = measure_scheduler((1, 3), num_windows=2)
+
+    assert list(times.step_us) == [1, 3]
+    assert all(step_us > 0 for step_us in times.step_us.values())
+    fitted = {count: times.base_us + times.per_request_us * count for count in times.step_us}
+    assert all(abs(fitted[count] - step_us) < 1e-6 for count, step_us in times.step_us.items())

@@ -1,0 +1,127 @@
+"""Whatever happens to requests, the pool stays sound and everyone gets exactly their tokens."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kv_cache.integrity import assert_pool_is_sound
+from scheduler.harness import EOS, Engine, expected_tokens, kv_config, prompt_of, request
+
+from core_engine.engine.messages import CoreRequest
+
+MAX_MODEL_LEN = 40
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Adds, steps, aborts and resets in any order over a pool small enough for preemption."""
+
+    @initialize(
+        num_blocks=st.integers(11, 24),
+        max_num_seqs=st.integers(1, 6),
+        budget=st.sampled_from([3, 8, 40]),
+        depth=st.integers(1, 3),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        prefix_caching=st.booleans(),
+        data=st.data(),
+    )
+    def start(
+        self,
+        num_blocks: int,
+        max_num_seqs: int,
+        budget: int,
+        depth: int,
+        policy: str,
+        prefix_caching: bool,
+        data: st.DataObject,
+    ) -> None:
+        self.engine = Engine(
+            kv_config(num_blocks=num_blocks, max_model_len=MAX_MODEL_LEN),
+            depth=depth,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            scheduling_policy=policy,
+            enable_prefix_caching=prefix_caching,
+            enable_chunked_prefill=data.draw(st.booleans()) if budget >= MAX_MODEL_LEN else True,
+        )
+        self.added: dict[str, CoreRequest] = {}
+        self.ended_from_outside: set[str] = set()
+
+    @rule(
+        length=st.integers(1, MAX_MODEL_LEN - 1),
+        start=st.integers(0, 2),
+        max_tokens=st.integers(1, 40),
+        priority=st.integers(0, 1),
+        prompt_logprobs=st.sampled_from([None, None, 1]),
+    )
+    def add(
+        self, length: int, start: int, max_tokens: int, priority: int, prompt_logprobs: int | None
+    ) -> None:
+        added = request(
+            f"r{len(self.added)}",
+            prompt_of(length, start),
+            max_tokens=max_tokens,
+            eos=(EOS,),
+            priority=priority,
+            prompt_logprobs=prompt_logprobs,
+        )
+        self.added[added.request_id] = added
+        self.engine.add(added)
+
+    @rule(count=st.integers(1, 8))
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.engine.step()
+
+    @rule()
+    def schedule_ahead(self) -> None:
+        if len(self.engine.in_flight) < 4:
+            self.engine.schedule()
+
+    @precondition(lambda self: self.added)
+    @rule(data=st.data(), reason=st.sampled_from(["abort", "stop"]))
+    def finish(self, data: st.DataObject, reason: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.added)))
+        if self.engine.finish(name, reason=reason):
+            self.ended_from_outside.add(name)
+
+    @rule()
+    def reset(self) -> None:
+        self.engine.scheduler.reset_prefix_cache()
+
+    @invariant()
+    def the_pool_is_sound(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        roster = self.engine.scheduler._roster
+        holders = {id(r): r for r in roster.requests.values() if r.slot >= 0}
+        # Those that ended are held by their steps in flight.
+        for record in self.engine.scheduler._in_flight:
+            holders |= {id(r): r for r in record.requests if r.slot >= 0}
+        assert_pool_is_sound(self.engine.kv.pool, [r.blocks.block_ids for r in holders.values()])
+        draining = [r for r in holders.values() if r not in list(roster.running)]
+        assert roster.num_draining_blocks == sum(len(r.blocks.block_ids) for r in draining)
+        assert roster.columns.num_free == 2 * self.engine.scheduler._limits.max_num_running - len(holders)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        self.engine.run()
+        for name, added in self.added.items():
+            tokens, expected = self.engine.tokens[name], expected_tokens(added, MAX_MODEL_LEN)
+            if name in self.ended_from_outside:
+                assert tokens == expected[: len(tokens)]
+            else:
+                assert tokens == expected
+            reasons = [output.finish_reason for output in self.engine.outputs[name]]
+            assert reasons[-1] is not None
+            assert set(reasons[:-1]) <= {None}
+        self.engine.assert_clean()
+        stats = self.engine.scheduler.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
