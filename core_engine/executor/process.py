@@ -12,6 +12,7 @@ from core_engine.executor.base import Executor
 from core_engine.executor.codec import WORKER_CALLS, Start, decode, encode
 from core_engine.executor.worker_process import WorkerProcess
 from core_engine.worker.output import ModelRunnerOutput
+from core_engine.worker.reports import Health
 
 if TYPE_CHECKING:
     from core_engine.backends.installed import InstalledPlugin
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from core_engine.scheduler.output import SchedulerOutput
     from core_engine.worker.context import WorkerContext
     from core_engine.worker.output import StepHandle
-    from core_engine.worker.reports import CaptureReport, DeviceReport, Health, LoadReport, MemoryBudget
+    from core_engine.worker.reports import CaptureReport, DeviceReport, LoadReport, MemoryBudget
 
 __all__ = ["ProcessExecutor"]
 
 #: How long a worker may take to release its device before its process is ended.
 _SHUTDOWN_S = 30.0
+#: How long a worker may take to say that it is well.
+_HEALTH_S = 30.0
 
 
 class RemoteStep:
@@ -114,9 +117,14 @@ class ProcessExecutor(Executor):
         return path
 
     def check_health(self) -> Health:
-        """See `WorkerApi.check_health`. Raises `WorkerDied` when the process has ended."""
-        health: Health = self._call("check_health")
-        return health
+        """Ask the worker, behind the steps under way; one that does not answer in 30 s is unhealthy.
+
+        Raises `WorkerDied` when the process has ended.
+        """
+        try:
+            return decode(self._worker.call("check_health").result(_HEALTH_S), Health)
+        except TimeoutError:
+            return Health(healthy=False, detail=f"the worker did not answer within {_HEALTH_S:g} s")
 
     def shutdown(self) -> bool:
         """Let the worker release its device, then end its process; False when that was done before.

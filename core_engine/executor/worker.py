@@ -1,7 +1,8 @@
-"""The program of a worker process: ``python -m core_engine.executor.worker FD``.
+"""The program of a worker process: ``python -m core_engine.executor.worker FD [PYTHONPATH]``.
 
 It reads a `Start` and then `Call` frames from the inherited socket ``FD``, answers each with a
-`Reply`, and ends when the socket does.
+`Reply`, and ends when the socket does. ``PYTHONPATH`` is the variable's value for programs that the
+worker starts; its own is the parent's whole import path.
 """
 
 from __future__ import annotations
@@ -62,8 +63,12 @@ class WorkerServer:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the socket whose file descriptor is the only argument, until it is closed."""
-    connection = socket.socket(fileno=int(arguments[0]))
+    """Serve the socket whose file descriptor is the first argument, until it is closed."""
+    descriptor, *own_path = arguments
+    os.environ.pop("PYTHONPATH", None)
+    if own_path:
+        os.environ["PYTHONPATH"] = own_path[0]
+    connection = socket.socket(fileno=int(descriptor))
     # Neither a grandchild nor the terminal's interrupt may outlive or outrun the parent.
     connection.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -35,16 +35,21 @@ class WorkerProcess:
     """
 
     def __init__(self, start: Start, environment: Mapping[str, str]) -> None:
+        variables = {**os.environ, **environment}
+        # The child must find the modules that this process finds; its own children get the old path.
+        own_path = variables.get("PYTHONPATH")
+        variables["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        arguments = [] if own_path is None else [own_path]
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 # -P: the current directory is on the path only if it is on ours.
-                [sys.executable, "-P", "-m", "core_engine.executor.worker", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "core_engine.executor.worker", str(theirs.fileno()), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(_import_path())},
+                env=variables,
             )
         self._channel = Channel(ours)
         self._lock = threading.Lock()
@@ -147,8 +152,3 @@ class WorkerProcess:
             self._lines.append(line.decode(errors="replace").rstrip())
             # Not sys.stderr: its lock must not be held by this thread while the interpreter ends.
             os.write(2, line)
-
-
-def _import_path() -> list[str]:
-    """The caller's import path, for a child that must find the same modules."""
-    return [entry or os.getcwd() for entry in sys.path]

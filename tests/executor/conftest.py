@@ -67,12 +67,14 @@ class AcmeWorker(FakeWorker):
             raise ZeroDivisionError("by zero")
         if do == "lose":
             raise CableCut("no link")
+        if do == "garbage":
+            os.write(int(sys.argv[1]), b"what a driver prints where it should not")
         if do == "hang":
             time.sleep(3600)
         return super().execute_model(scheduler_output)
 
     def profile(self, action):
-        return os.environ.get("ACME_VARIABLE", "")
+        return os.environ.get(action, "unset")  # a way to ask for a variable
 """
 
 

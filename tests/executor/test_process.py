@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -26,6 +29,7 @@ from core_engine.errors import (
 )
 from core_engine.executor import process
 from core_engine.executor.process import ProcessExecutor
+from core_engine.extensions.loading import find_extensions
 from core_engine.plugin import WorkerPlan
 from core_engine.scheduler.output import SchedulerOutput
 from core_engine.testing.fake_context import fake_worker_context
@@ -91,8 +95,36 @@ def test_the_worker_never_writes_to_the_parents_stdout(
 
 def test_the_plans_variables_are_set_in_the_worker_alone(launch: Launch) -> None:
     executor = launch(WorkerPlan(rank=0, device_indices=(0,), environment={"ACME_VARIABLE": "7"}))
-    assert executor.profile("start") == "7"
+    assert executor.profile("ACME_VARIABLE") == "7"
     assert "ACME_VARIABLE" not in os.environ
+
+
+@pytest.mark.parametrize("value", [None, "/some/where"])
+def test_programs_that_the_worker_starts_get_the_callers_python_path(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if value is not None:
+        monkeypatch.setenv("PYTHONPATH", value)
+    assert launch().profile("PYTHONPATH") == (value or "unset")
+
+
+def test_changed_device_variables_bring_no_new_detection(launch: Launch) -> None:
+    # The backend's detect raises: a worker that asked it again could not start.
+    plan = WorkerPlan(rank=0, device_indices=(0,), environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert launch(plan).init_device().device == "nothing"
+
+
+def test_extensions_wrap_in_the_workers_process(backend: Backend, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    plan = WorkerPlan(rank=0, device_indices=(0,), environment={"CORE_ENGINE_TRACE_FILE": str(trace)})
+    context = dataclasses.replace(fake_worker_context(), plan=plan)
+    extensions = find_extensions(("step-tracer",), {})
+    (ref,) = make_refs(backend, (plan,), context.devices, ("step-tracer",))
+    executor = ProcessExecutor(ref, context, extensions)
+    executor.init_device()
+    executor.shutdown()
+    assert {event["pid"] for event in json.loads(trace.read_text())} == {executor.pid}
 
 
 def test_the_model_cannot_leave_the_process(launch: Launch, start: Start) -> None:
@@ -154,6 +186,28 @@ def test_a_worker_that_ends_is_reported_with_its_last_words(
     assert executor.shutdown() is True
 
 
+def test_garbage_from_the_worker_is_a_clean_error(
+    launch: Launch, start: Start, first_step: SchedulerOutput
+) -> None:
+    executor = launch(do="garbage")
+    start(executor)
+    with pytest.raises(EngineError, match="the stream is damaged"):
+        executor.execute_model(first_step).result(60)
+    executor.shutdown()
+    assert not is_running(executor.pid)
+
+
+def test_garbage_from_the_parent_ends_the_worker_with_one_line() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-m", "core_engine.executor.worker", str(theirs.fileno())]
+        ours.sendall(struct.pack("<I", 3) + b"???")
+        done = subprocess.run(command, pass_fds=(theirs.fileno(),), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("core-engine worker: 3 bytes between executor and worker are no Start")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_killed_worker_is_reported(launch: Launch, start: Start, first_step: SchedulerOutput) -> None:
     executor = launch(do="hang")
     start(executor)
@@ -171,6 +225,8 @@ def test_a_step_that_hangs_times_out_and_shutdown_ends_the_process(
     start(executor)
     with pytest.raises(StepTimeout, match=r"step 0 did not finish within 0\.1 s"):
         executor.execute_model(first_step).result(0.1)
+    monkeypatch.setattr(process, "_HEALTH_S", 0.1)
+    assert executor.check_health().detail == "the worker did not answer within 0.1 s"
     executor.shutdown()
     assert not is_running(executor.pid)
 
@@ -240,7 +296,7 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, site: Path, tail: str) ->
 def test_a_worker_in_the_middle_of_a_step_ends_with_its_parent(tmp_path: Path, site: Path) -> None:
     tail = "executor._worker.call('profile', b'\\xa5start'); os._exit(0)\n"
     source = (site / "acme_worker.py").read_text()
-    (site / "acme_worker.py").write_text(source.replace("return os.environ.get", "time.sleep(3600) #"))
+    (site / "acme_worker.py").write_text(source.replace("return os.environ", "time.sleep(3600)  #"))
     done = run_script(tmp_path, site, tail, "work")
     wait_until_gone(int(done.stdout.split()[1]))
 
