@@ -1,0 +1,1 @@
+"""Numba kernels of the CPU backend; importing any module but `arguments` needs numba."""
