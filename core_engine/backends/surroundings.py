@@ -71,7 +71,9 @@ class ExtensionRow:
     """One extension of core-engine, installed or asked for."""
 
     name: str
-    #: "enabled", "installed" (and not enabled), "blocked", "duplicate" or "missing".
+    #: Whether ``CORE_ENGINE_EXTENSIONS`` turns it on.
+    requested: bool
+    #: "installed", "blocked" (by the allow-list), "duplicate" or "missing".
     state: str
     distribution: str
     version: str
@@ -114,10 +116,11 @@ def find_extensions(environment: Mapping[str, str]) -> tuple[ExtensionRow, ...]:
         elif len({entry.identity for entry in entries}) > 1:
             state = "duplicate"
         else:
-            state = "enabled" if name in asked else "installed"
+            state = "installed"
         rows.append(
             ExtensionRow(
                 name=name,
+                requested=name in asked,
                 state=state,
                 distribution=entries[0].distribution if entries else "",
                 version=entries[0].version if entries else "",
