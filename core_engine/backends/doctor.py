@@ -41,10 +41,14 @@ class DoctorReport:
     @property
     def exit_code(self) -> int:
         """0 clean, 1 usable but something is broken, 2 what was asked for is not usable."""
-        states = {row.state for row in self.extensions}
-        if self.backends.exit_code == NOT_USABLE or "missing" in states:
+        unusable = any(row.requested and row.state != "installed" for row in self.extensions)
+        if unusable or self.backends.exit_code == NOT_USABLE:
             return NOT_USABLE
-        broken = self.faults or "duplicate" in states or any(row.problem for row in self.torch_extensions)
+        broken = (
+            self.faults
+            or any(row.state == "duplicate" for row in self.extensions)
+            or any(row.problem for row in self.torch_extensions)
+        )
         return USABLE if broken else self.backends.exit_code
 
     def json(self) -> str:
@@ -76,7 +80,8 @@ class DoctorReport:
             (
                 "extensions of core-engine",
                 [
-                    f"{e.name}: {e.state} {e.distribution} {e.version} {e.entry_point}"
+                    f"{e.name}: {e.state}{', turned on' if e.requested else ''} "
+                    f"{e.distribution} {e.version} {e.entry_point}".rstrip()
                     for e in self.extensions
                 ],
             ),

@@ -150,7 +150,7 @@ def choose(
         passed_over=tuple(PassedOver(name=f.name, state=f.state, reason=f.reason) for f in others),
         warnings=(
             *(str(f.error) for f in others if f.state.failed),
-            *read_allow_list(environment).warnings(_known_plugins(findings)),
+            *_allow_list_warnings(environment, findings),
         ),
     )
 
@@ -201,10 +201,12 @@ def _best(findings: tuple[Finding, ...], *, strict: bool, serve: bool) -> tuple[
     return chosen, "no other backend is available"
 
 
-def _known_plugins(findings: tuple[Finding, ...]) -> list[str]:
-    groups = (EXTENSION_GROUP, SCHEDULER_GROUP)
-    others = [entry.name for group in groups for entry in find_entries(group)]
-    return [*(finding.name for finding in findings), *others]
+def _allow_list_warnings(environment: Mapping[str, str], findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    allow_list = read_allow_list(environment)
+    if allow_list.names is None:
+        return ()
+    others = [entry.name for group in (EXTENSION_GROUP, SCHEDULER_GROUP) for entry in find_entries(group)]
+    return allow_list.warnings([*(finding.name for finding in findings), *others])
 
 
 def _name_or_auto(text: str | None) -> str | None:

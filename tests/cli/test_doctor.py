@@ -89,9 +89,19 @@ def test_facts_that_cannot_be_read_are_a_fault_of_the_plugin(site: PluginSite, d
 def test_extensions_are_listed_with_their_state(site: PluginSite, doctor: Doctor) -> None:
     group = "core_engine.extensions"
     site.add_distribution("vendor", {group: {"one": "vendor:One", "two": "vendor:Two"}})
-    code, report = doctor(CORE_ENGINE_EXTENSIONS="one,three", CORE_ENGINE_PLUGINS="one")
-    states = {row["name"]: row["state"] for row in report["extensions"]}
-    assert states == {"one": "enabled", "three": "missing", "two": "blocked"}
+    code, report = doctor(CORE_ENGINE_EXTENSIONS="one", CORE_ENGINE_PLUGINS="one")
+    rows = {row["name"]: (row["state"], row["requested"]) for row in report["extensions"]}
+    assert rows == {"one": ("installed", True), "two": ("blocked", False)}
+    assert code == 0
+
+
+@pytest.mark.parametrize("allowed", ["", "other"], ids=["missing", "blocked"])
+def test_a_requested_extension_that_cannot_be_used_is_exit_code_2(
+    site: PluginSite, doctor: Doctor, allowed: str
+) -> None:
+    if allowed:
+        site.add_distribution("vendor", {"core_engine.extensions": {"one": "vendor:One"}})
+    code, _ = doctor(CORE_ENGINE_EXTENSIONS="one", CORE_ENGINE_PLUGINS=allowed)
     assert code == 2
 
 
