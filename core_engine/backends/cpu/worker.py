@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from core_engine.backends.cpu.memory import available_bytes, total_bytes
+from core_engine.backends.cpu.threads import default_threads
 from core_engine.plugin.runtime import (
     DeviceReport,
     MemoryBudget,
@@ -21,13 +22,12 @@ MAX_KV_CACHE_BYTES = 8 << 30
 
 
 class CpuWorker(WorkerBase):
-    """Runs the model in the host's memory."""
+    """Runs the model in the host's memory, in as many threads as the process has cores."""
 
     def init_device(self) -> DeviceReport:
         """Set the number of threads and report the memory."""
-        threads = self.context.options.get("threads")
-        if isinstance(threads, int):
-            torch.set_num_threads(threads)
+        threads = self.context.options["threads"]
+        torch.set_num_threads(threads if isinstance(threads, int) else default_threads())
         self.device = torch.device("cpu")
         return DeviceReport(
             device=self.context.devices[0].name,
@@ -36,16 +36,23 @@ class CpuWorker(WorkerBase):
         )
 
     def determine_available_memory(self) -> MemoryBudget:
-        """Give the KV cache half of what is free after loading, or what the user said."""
-        profile = self.model_runner.profile_run()
-        free = available_bytes() or 0
-        asked = self.config.kv_cache_bytes
+        """Give the KV cache half of what the largest step leaves free, or what the user said."""
+        activation_bytes = self.model_runner.profile_run().activation_bytes
+        total, free = total_bytes(), available_bytes()
+        if self.config.kv_cache_bytes is not None:
+            kv_cache_bytes, rule = self.config.kv_cache_bytes, "kv_cache_bytes"
+        elif free is not None:
+            kv_cache_bytes = min(max(0, free - activation_bytes) // 2, MAX_KV_CACHE_BYTES)
+            rule = "half of the free memory, at most 8 GiB"
+        else:
+            kv_cache_bytes = min((total or 0) // 4, MAX_KV_CACHE_BYTES)
+            rule = "a quarter of the memory, at most 8 GiB"
         return MemoryBudget(
-            total_bytes=total_bytes(),
+            total_bytes=total,
             weight_bytes=self.weight_bytes,
-            activation_bytes=profile.activation_bytes,
-            kv_cache_bytes=min(free // 2, MAX_KV_CACHE_BYTES) if asked is None else asked,
-            rule="half of the free memory, at most 8 GiB" if asked is None else "kv_cache_bytes",
+            activation_bytes=activation_bytes,
+            kv_cache_bytes=kv_cache_bytes,
+            rule=rule,
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
