@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tiny_distribution import BACKENDS, add_distribution
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODELS = REPOSITORY / ".cache" / "models"
@@ -18,6 +19,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 def smollm2() -> Path:
     """The folder of SmolLM2-135M-Instruct in bfloat16 safetensors (mark the test ``real_model``)."""
     return _existing("CORE_ENGINE_TEST_MODEL", MODELS / "SmolLM2-135M-Instruct")
+
+
+@pytest.fixture
+def sim_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the simulated accelerator an installed backend, here and in child processes."""
+    site, sources = tmp_path / "sim-site", REPOSITORY / "examples" / "sim_accelerator" / "src"
+    add_distribution(site, "core-engine-sim", {BACKENDS: {"sim": "core_engine_sim.backend"}}, version="0.1.0")
+    monkeypatch.syspath_prepend(site)
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, filter(None, (site, sources, inherited)))))
 
 
 @pytest.fixture(scope="session")

@@ -110,7 +110,10 @@ class StepModelRunner(ModelRunnerBase):
         """Measure the largest step with nothing bound: attention returns zeros and touches no cache."""
         num_reqs = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
         shape = self.seams.shapes.pad(self.config.max_num_batched_tokens, num_reqs, StepKind.MIXED)
-        kind = self.seams.shapes.widen(SamplingKind(all_greedy=False, filters=True))
+        everything = SamplingKind(
+            all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=self._max_logprobs or None
+        )
+        kind = self.seams.shapes.widen(everything)
         step = dummy_step(
             shape, kind, num_groups=0, max_blocks_per_request=1, vocab_size=self.context.model.vocab_size
         )
@@ -193,6 +196,10 @@ class StepModelRunner(ModelRunnerBase):
     def _block_size(self) -> int:
         return self.config.block_size or self.capabilities.block_sizes[0]
 
+    @property
+    def _max_logprobs(self) -> int:
+        return min(self.capabilities.max_logprobs, self.context.model.vocab_size)
+
     def _dummy(self, shape: StepShape, kind: SamplingKind, *, score_prompts: bool = False) -> None:
         if self._kv is None:
             raise EngineError("the KV cache is not initialised: call initialize_kv_cache first")
@@ -243,7 +250,7 @@ class StepModelRunner(ModelRunnerBase):
 
     def _score_prompts(self, hidden: torch.Tensor, device: DeviceStep) -> Tensors:
         # One column count for all requests of the step keeps the number of programs small.
-        num_logprobs = min(self.capabilities.max_logprobs, self.context.model.vocab_size)
+        num_logprobs = self._max_logprobs
         tensors: Tensors = {}
         for chunk, (rows, targets) in enumerate(zip(device.prompt_rows, device.prompt_targets, strict=True)):
             scored = self._score(self._logits(hidden, rows), targets, num_logprobs)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from core_engine import LLM, SamplingParams
 from real_model.greedy_reference import Answer, difference, reference_answers
 from real_model.prompts import PROMPTS
+
+from core_engine import LLM, SamplingParams
 
 NUM_TOKENS = 64
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
@@ -33,8 +33,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def start(smollm2: Path, backend: str) -> Iterator[StartEngine]:
+def start(smollm2: Path, backend: str, request: pytest.FixtureRequest) -> Iterator[StartEngine]:
     """Start engines on the real model in fp32; they are closed when the test ends."""
+    if backend == "sim":
+        request.getfixturevalue("sim_installed")
     running: list[LLM] = []
 
     def begin(**options: Any) -> LLM:
