@@ -39,8 +39,8 @@ def sim(model: str, sim_installed: None) -> Iterator[LLM]:
         yield llm
 
 
-def tokens(llm: LLM, params: SamplingParams) -> list[list[int]]:
-    return [list(output.outputs[0].token_ids) for output in llm.generate(PROMPTS, params)]
+def tokens(llm: LLM, params: SamplingParams, prompts: list[list[int]] = PROMPTS) -> list[list[int]]:
+    return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params)]
 
 
 def test_tokens_are_those_of_the_cpu_backend(model: str, sim: LLM) -> None:
@@ -50,10 +50,11 @@ def test_tokens_are_those_of_the_cpu_backend(model: str, sim: LLM) -> None:
 
 
 def test_a_small_pool_changes_nothing(model: str, sim: LLM) -> None:
-    roomy = tokens(sim, PARAMS["greedy"])
-    # 9 blocks of 16 tokens beside the null block: the longest prompt alone needs 7.
+    params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+    roomy = tokens(sim, params, PROMPTS[:4])
+    # 9 blocks of 16 tokens beside the null block, and the four need 20 in the end.
     with LLM(model, backend="sim", **SETTINGS | {"kv_cache_bytes": 10 * 32768}) as tight:
-        assert tokens(tight, PARAMS["greedy"]) == roomy
+        assert tokens(tight, params, PROMPTS[:4]) == roomy
         assert tight.engine.core.scheduler.stats().num_preemptions > 0
 
 
