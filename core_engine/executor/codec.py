@@ -133,7 +133,7 @@ def _decode_array(expected: Any, value: Any) -> Any:
     scalar = get_args(get_args(expected)[1])[0]
     if scalar is not Any and dtype != np.dtype(scalar):
         raise ValueError(f"array of {dtype} where {np.dtype(scalar)} is expected")
-    if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != len(data):
+    if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data)} bytes do not fill {name} {list(shape)}")
     return np.frombuffer(data, dtype=dtype).reshape(shape).copy()
 
