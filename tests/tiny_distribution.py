@@ -8,8 +8,6 @@ from pathlib import Path
 BACKENDS = "core_engine.backends"
 EXTENSIONS = "core_engine.extensions"
 
-FAKE_BACKEND = {BACKENDS: {"fake": "core_engine.testing.fake_backend"}}
-
 
 def add_distribution(
     site: Path,
