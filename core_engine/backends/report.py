@@ -18,6 +18,20 @@ __all__ = ["BackendRow", "BackendsReport", "format_table", "report_backends"]
 #: Exit codes: all is well; usable, but a plugin is broken; what was asked for cannot be used.
 CLEAN, USABLE, NOT_USABLE = 0, 1, 2
 
+_HEADER = (
+    "",
+    "NAME",
+    "STATE",
+    "PRIORITY",
+    "DISTRIBUTION",
+    "ENTRY POINT",
+    "API",
+    "DEVICES",
+    "IMPORT",
+    "HEAVY MODULES",
+    "REASON",
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackendRow:
@@ -62,23 +76,7 @@ class BackendsReport:
 
     def text(self) -> str:
         """Return the rows as a table, the chosen one marked, with the reason for the choice."""
-        table = format_table(
-            ("", "NAME", "STATE", "PRIORITY", "DISTRIBUTION", "API", "DEVICES", "IMPORT", "REASON"),
-            [
-                (
-                    "*" if row.selected else "",
-                    row.name,
-                    row.state,
-                    "-" if row.priority is None else str(row.priority),
-                    f"{row.distribution} {row.version}",
-                    f"{row.api or '-'}/{row.host_api}",
-                    str(len(row.devices)),
-                    "-" if row.import_seconds is None else f"{row.import_seconds * 1000:.0f} ms",
-                    row.reason,
-                )
-                for row in self.rows
-            ],
-        )
+        table = format_table(_HEADER, [_cells(row) for row in self.rows])
         return f"{table}\n\n{self.choice()}"
 
     def choice(self) -> str:
@@ -128,6 +126,22 @@ def _row(finding: Finding, selected: bool) -> BackendRow:
         import_seconds=finding.import_seconds,
         heavy_modules=finding.heavy_modules,
         selected=selected,
+    )
+
+
+def _cells(row: BackendRow) -> tuple[str, ...]:
+    return (
+        "*" if row.selected else "",
+        row.name,
+        row.state,
+        "-" if row.priority is None else str(row.priority),
+        f"{row.distribution} {row.version}",
+        row.entry_point,
+        f"{row.api or '-'}/{row.host_api}",
+        str(len(row.devices)),
+        "-" if row.import_seconds is None else f"{row.import_seconds * 1000:.0f} ms",
+        ", ".join(row.heavy_modules) or "-",
+        row.reason,
     )
 
 
