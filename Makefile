@@ -15,7 +15,7 @@ QUESTION := What is the capital of France?
 
 # The lowest transformers that pyproject.toml admits; read there and nowhere else.
 LOWEST_VENV := .venv-lowest
-LOWEST_TESTS ?= tests/models
+LOWEST_TESTS ?= tests/models tests/test_demo.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
