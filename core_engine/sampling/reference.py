@@ -19,7 +19,7 @@ from core_engine.sampling.torch_noise import gumbel
 if TYPE_CHECKING:
     from core_engine.worker.shape_policy import SamplingKind
 
-__all__ = ["ReferenceSampler", "adjust_logits"]
+__all__ = ["Inputs", "ReferenceSampler", "adjust_logits"]
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -90,10 +90,12 @@ def _kept(values: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     divisor = torch.where(temperature > 0, temperature, 1.0)
     # The clamp keeps a row of nothing but -inf from becoming NaN.
     largest = torch.clamp(values[:, :1], min=torch.finfo(torch.float32).min)
-    weights = torch.exp((values - largest) / divisor)
+    distance = (values - largest) / divisor
+    # The clamp stands for "keep all": no noise lifts a token over a distance of 87.
+    kept = distance >= torch.log(torch.clamp(inputs["min_p"], min=1e-38))[:, None]
     rank = torch.arange(values.shape[-1], dtype=torch.int32, device=values.device)[None]
-    kept = (weights >= inputs["min_p"][:, None]) & (rank < inputs["top_k"][:, None])
-    weights = torch.where(kept, weights, 0.0)
+    kept = kept & (rank < inputs["top_k"][:, None])
+    weights = torch.where(kept, torch.exp(distance), 0.0)
     top_p = inputs["top_p"][:, None]
     mass_before = torch.cumsum(weights, dim=-1) - weights
     in_nucleus = mass_before < top_p * weights.sum(dim=-1, keepdim=True)
