@@ -29,7 +29,9 @@ class WorkerHost(WorkerFacade):
     def __init__(
         self, backend: Backend, context: WorkerContext, extensions: tuple[InstalledPlugin, ...] = ()
     ) -> None:
-        from core_engine.worker.worker import WorkerBase  # imports torch
+        # Here, not at the top: parents of worker processes need no torch. The first import comes first.
+        import core_engine._torch_import  # noqa: F401
+        from core_engine.worker.worker import WorkerBase
 
         self._backend = backend
         self._context = context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
 from core_engine._ragged import Array
@@ -50,8 +51,9 @@ class CpuIO(DeviceIO):
         if free is not None and wanted > free:
             raise OutOfDeviceMemory(_no_room(wanted, free))
         try:
-            return torch.zeros(shape, dtype=dtype)
-        except RuntimeError as error:
+            # numpy's zeros are pages that the kernel gives on first touch; torch's would all be written now.
+            return torch.from_numpy(np.zeros(wanted, dtype=np.uint8)).view(dtype).view(shape)
+        except MemoryError as error:
             raise OutOfDeviceMemory(_no_room(wanted, free)) from error
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
