@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_distribution import add_distribution
 
 from core_engine.backends.backend import Backend
 from core_engine.backends.reference import make_refs
@@ -113,6 +114,12 @@ def test_changed_device_variables_bring_no_new_detection(launch: Launch) -> None
     # The backend's detect raises: a worker that asked it again could not start.
     plan = WorkerPlan(rank=0, device_indices=(0,), environment={"CUDA_VISIBLE_DEVICES": ""})
     assert launch(plan).init_device().device == "nothing"
+
+
+def test_a_broken_torch_extension_in_the_environment_does_no_harm(launch: Launch, site: Path) -> None:
+    modules = {"torch_npx": "raise ImportError('libnpx.so is missing')"}
+    add_distribution(site, "torch-npx", {"torch.backends": {"npx": "torch_npx:autoload"}}, modules=modules)
+    assert launch().init_device().device == "nothing"
 
 
 def test_extensions_wrap_in_the_workers_process(backend: Backend, tmp_path: Path) -> None:
