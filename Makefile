@@ -47,9 +47,10 @@ docs: $(VENV)/docs-ready reference ## Build the documentation into docs/_build; 
 reference: $(VENV)/ready ## Rewrite the reference pages that are generated from the source
 	$(BIN)/python scripts/write_reference.py
 
-bench: $(VENV)/ready model ## Measure throughput and latency on the CPU
+bench: $(VENV)/ready model ## Measure throughput, latency and the distance to transformers' generate
 	$(BIN)/core-engine bench throughput $(MODEL) --input-len 128 --output-len 128 --num-prompts 64
 	$(BIN)/core-engine bench latency $(MODEL) --input-len 16 --output-len 128 --num-prompts 8
+	$(BIN)/python benchmarks/versus_transformers.py $(MODEL)
 
 build: $(VENV)/ready ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .

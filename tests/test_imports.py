@@ -23,7 +23,7 @@ MODULES = {
 
 #: From the top to the bottom; rooms of one line may import each other.
 LAYERS = (
-    ("cli", "server"),
+    ("cli", "server", "bench"),
     ("engine",),
     ("executor",),
     ("worker",),
