@@ -15,7 +15,7 @@ from core_engine.plugin.runtime import (
     WorkerBase,
 )
 
-__all__ = ["CpuWorker"]
+__all__ = ["CpuWorker", "kv_cache_share"]
 
 #: The KV cache takes half of the free memory, and no more than this.
 MAX_KV_CACHE_BYTES = 8 << 30
@@ -38,15 +38,10 @@ class CpuWorker(WorkerBase):
     def determine_available_memory(self) -> MemoryBudget:
         """Give the KV cache half of what the largest step leaves free, or what the user said."""
         activation_bytes = self.model_runner.profile_run().activation_bytes
-        total, free = total_bytes(), available_bytes()
-        if self.config.kv_cache_bytes is not None:
-            kv_cache_bytes, rule = self.config.kv_cache_bytes, "kv_cache_bytes"
-        elif free is not None:
-            kv_cache_bytes = min(max(0, free - activation_bytes) // 2, MAX_KV_CACHE_BYTES)
-            rule = "half of the free memory, at most 8 GiB"
-        else:
-            kv_cache_bytes = min((total or 0) // 4, MAX_KV_CACHE_BYTES)
-            rule = "a quarter of the memory, at most 8 GiB"
+        total = total_bytes()
+        kv_cache_bytes, rule = kv_cache_share(
+            self.config.kv_cache_bytes, total, available_bytes(), activation_bytes
+        )
         return MemoryBudget(
             total_bytes=total,
             weight_bytes=self.weight_bytes,
@@ -58,3 +53,18 @@ class CpuWorker(WorkerBase):
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
         """Compute one step through the runner."""
         return self.model_runner.execute_model(scheduler_output)
+
+
+def kv_cache_share(
+    asked: int | None, total: int | None, free: int | None, activation_bytes: int
+) -> tuple[int, str]:
+    """Return the bytes for the KV cache and the rule that gave them.
+
+    ``asked`` is the user's number; ``total`` and ``free`` are None where the system does not tell.
+    """
+    if asked is not None:
+        return asked, "kv_cache_bytes"
+    if free is not None:
+        share = max(0, free - activation_bytes) // 2
+        return min(share, MAX_KV_CACHE_BYTES), "half of the free memory, at most 8 GiB"
+    return min((total or 0) // 4, MAX_KV_CACHE_BYTES), "a quarter of the memory, at most 8 GiB"

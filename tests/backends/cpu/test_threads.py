@@ -1,0 +1,46 @@
+"""The default number of threads never exceeds what the process may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from core_engine.backends.cpu.threads import default_threads
+from core_engine.plugin import Probe
+
+
+def machine(root: Path, files: dict[str, str]) -> Probe:
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Probe(environment={}, root=root)
+
+
+@pytest.fixture(autouse=True)
+def many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+
+
+def test_the_cores_that_the_process_is_bound_to_limit_it(tmp_path: Path) -> None:
+    assert default_threads(machine(tmp_path, {})) == 6
+
+
+@pytest.mark.parametrize(("quota", "threads"), [("250000 100000", 3), ("50000 100000", 1), ("max 100000", 6)])
+def test_a_version_2_quota_limits_it(tmp_path: Path, quota: str, threads: int) -> None:
+    assert default_threads(machine(tmp_path, {"cpu.max": quota})) == threads
+
+
+@pytest.mark.parametrize(("quota", "threads"), [("200000", 2), ("-1", 6)])
+def test_a_version_1_quota_limits_it(tmp_path: Path, quota: str, threads: int) -> None:
+    probe = machine(tmp_path, {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": "100000"})
+    assert default_threads(probe) == threads
+
+
+def test_fewer_threads_of_torch_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert default_threads(machine(tmp_path, {})) == 1
