@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,7 +56,10 @@ class Admission:
                 break  # preempted, and its last steps are still in flight
             cached = self._find_cached_prefix(request)
             num_tokens, num_cached = len(request.tokens), len(cached) * kv.block_size
-            granted = budget.take(num_tokens - num_cached)
+            num_needed = promised + kv.num_blocks_for(num_tokens) - len(cached)
+            granted = budget.take(
+                num_tokens - num_cached, partial(self._short_demand, num_seats=1, num_blocks=num_needed)
+            )
             if granted == 0 and self._limits.chunked_prefill:
                 index += 1  # a long prompt waits for its share; shorter ones behind it need not
                 continue
@@ -78,17 +82,27 @@ class Admission:
             admitted.blocks.append(blocks)
         return admitted
 
-    def demand_of_short_prompts(self, most: int) -> int:
+    def short_demand(self, most: int) -> int:
         """How many tokens, up to ``most``, waiting prompts want that one step could compute."""
-        if not self._has_room():
-            return 0
+        return self._short_demand(most, num_seats=0, num_blocks=self._num_promised_blocks())
+
+    def _short_demand(self, most: int, *, num_seats: int, num_blocks: int) -> int:
+        """The same when that many seats and blocks are given away before."""
+        num_seats = self._limits.max_num_running - len(self._roster.running) - num_seats
+        num_blocks = self._kv.pool.num_free - num_blocks
         demand = 0
         for request in self._roster.waiting:
-            if len(request.tokens) <= self._limits.max_num_batched_tokens:
-                demand += len(request.tokens)
-            if demand >= most:
+            num_tokens = len(request.tokens)
+            if demand >= most or num_seats <= 0:
                 break
-        return min(demand, most, self._kv.pool.num_free * self._kv.block_size)
+            if num_tokens > self._limits.max_num_batched_tokens:
+                continue
+            num_blocks -= self._kv.num_blocks_for(num_tokens)
+            if num_blocks < 0:
+                break
+            num_seats -= 1
+            demand += num_tokens
+        return min(demand, most)
 
     def _has_room(self) -> bool:
         roster = self._roster

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
 from core_engine._ragged import IntArray
 
-__all__ = ["StepBudget"]
+__all__ = ["ShortDemand", "StepBudget"]
+
+#: Says how many tokens, up to its argument, short prompts want that still wait for admission.
+ShortDemand: TypeAlias = Callable[[int], int]
 
 
 class StepBudget:
@@ -19,16 +23,14 @@ class StepBudget:
     not make the short ones behind it wait until it is through.
     """
 
-    def __init__(self, num_tokens: int, *, chunked: bool, short_demand: Callable[[int], int]) -> None:
-        """``short_demand(n)`` says how many tokens, up to n, short prompts outside ``divide`` want."""
+    def __init__(self, num_tokens: int, *, chunked: bool) -> None:
         self.size = num_tokens
         self.left = num_tokens
         self._chunked = chunked
-        self._short_demand = short_demand
         self._short_in_divide = 0
         self._left_for_long: int | None = None
 
-    def divide(self, wanted: IntArray) -> IntArray:
+    def divide(self, wanted: IntArray, short_demand: ShortDemand) -> IntArray:
         """Return how many of the ``wanted`` tokens each of the running requests gets; int32."""
         total = int(np.add.reduce(wanted))
         if total <= self.left:
@@ -40,25 +42,22 @@ class StepBudget:
         for row in np.flatnonzero(wanted > 1).tolist():
             if self.left == 0:
                 break
-            granted[row] = share = self.take(int(wanted[row]))
+            granted[row] = share = self.take(int(wanted[row]), short_demand)
             if wanted[row] <= self.size:
                 self._short_in_divide -= share
         return granted
 
-    def take(self, wanted: int) -> int:
+    def take(self, wanted: int, short_demand: ShortDemand) -> int:
         """Return how many of ``wanted`` tokens a prompt gets; 0 when it has to wait."""
         if wanted > self.size:
-            granted = min(self.left, self._left_for_long_prompts())
-            self._left_for_long = self._left_for_long_prompts() - granted
+            if self._left_for_long is None:
+                half = self.left // 2
+                self._left_for_long = self.left - min(half, self._short_in_divide + short_demand(half))
+            granted = min(self.left, self._left_for_long)
+            self._left_for_long -= granted
         elif wanted <= self.left or self._chunked:
             granted = min(wanted, self.left)
         else:
             granted = 0
         self.left -= granted
         return granted
-
-    def _left_for_long_prompts(self) -> int:
-        if self._left_for_long is None:
-            half = self.left // 2
-            self._left_for_long = self.left - min(half, self._short_in_divide + self._short_demand(half))
-        return self._left_for_long

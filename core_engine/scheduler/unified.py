@@ -117,11 +117,7 @@ class UnifiedScheduler(Scheduler):
     def schedule(self) -> SchedulerOutput | None:
         """Build the next step, or return None when there is nothing to compute and nothing to tell."""
         roster = self._roster
-        budget = StepBudget(
-            self._limits.max_num_batched_tokens,
-            chunked=self._limits.chunked_prefill,
-            short_demand=self._admission.demand_of_short_prompts,
-        )
+        budget = StepBudget(self._limits.max_num_batched_tokens, chunked=self._limits.chunked_prefill)
         rows = self._schedule_running(budget)
         admitted = Admitted()
         # After a preemption the pool is dry: whoever came in now would be the next to lose its blocks.
@@ -137,7 +133,8 @@ class UnifiedScheduler(Scheduler):
         running = self._roster.running_set
         computed, tokens, max_computed, capacity = self._columns.take_running(running.slots)
         wanted = np.minimum(tokens, max_computed) - computed
-        rows = StepRows(running.requests, running.request_ids, running.slots, budget.divide(wanted), {})
+        granted = budget.divide(wanted, self._admission.short_demand)
+        rows = StepRows(running.requests, running.request_ids, running.slots, granted, {})
         ends = computed + rows.granted
         short = (ends > capacity).nonzero()[0].tolist()
         if short:

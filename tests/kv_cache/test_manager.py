@@ -136,7 +136,8 @@ def test_reset_says_whether_blocks_are_in_use() -> None:
 
 def test_case_05_what_a_table_wrote_before_a_reset_is_never_found_after_it() -> None:
     kv = manager()
-    table = filled(kv, 8)
+    table = kv.new_table()
+    kv.allocate(table, 8)
     kv.reset_prefix_cache()
 
     kv.allocate(table, 12)

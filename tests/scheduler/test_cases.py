@@ -138,6 +138,18 @@ def test_case_07_a_long_prompt_alone_gets_the_whole_budget() -> None:
     assert [engine.step().total_num_tokens for _ in range(3)] == [32, 32, 32]
 
 
+def test_case_07_a_long_prompt_keeps_the_budget_when_no_short_one_can_come_in() -> None:
+    seats = Engine(kv_config(num_blocks=300, max_model_len=1024), max_num_batched_tokens=32, max_num_seqs=1)
+    seats.add(request("long", 1000), request("no-seat", 20))
+    blocks = Engine(kv_config(num_blocks=251, max_model_len=1024), max_num_batched_tokens=32)
+    blocks.add(request("holder", 31, max_tokens=40))
+    blocks.step()
+    blocks.add(request("long", 960), request("no-block", 20))
+
+    assert [seats.step().total_num_tokens for _ in range(3)] == [32, 32, 32]
+    assert [blocks.step().total_num_tokens for _ in range(3)] == [32, 32, 32]
+
+
 def test_case_08_a_fully_cached_prompt_still_computes_a_token() -> None:
     engine = Engine()
     prompt = prompt_of(8)  # two whole blocks

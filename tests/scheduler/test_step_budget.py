@@ -7,12 +7,9 @@ from hypothesis import strategies as st
 from core_engine.scheduler.step_budget import StepBudget
 
 
-def budget(num_tokens: int = 16, *, chunked: bool = True, short_demand: int = 0) -> StepBudget:
-    return StepBudget(num_tokens, chunked=chunked, short_demand=lambda most: min(most, short_demand))
-
-
-def divide(wanted: list[int], **settings: int) -> list[int]:
-    return budget(**settings).divide(np.array(wanted, dtype=np.int32)).tolist()
+def divide(wanted: list[int], *, short_demand: int = 0) -> list[int]:
+    step = StepBudget(16, chunked=True)
+    return step.divide(np.array(wanted, dtype=np.int32), lambda most: min(most, short_demand)).tolist()
 
 
 def test_all_get_what_they_want_when_it_fits() -> None:
@@ -41,9 +38,9 @@ def test_a_short_prompt_ahead_of_a_long_one_is_served_whole() -> None:
 
 
 def test_without_chunks_a_prompt_gets_all_or_nothing() -> None:
-    whole = budget(chunked=False)
+    whole = StepBudget(16, chunked=False)
 
-    assert [whole.take(10), whole.take(10), whole.take(6)] == [10, 0, 6]
+    assert [whole.take(wanted, lambda most: 0) for wanted in (10, 10, 6)] == [10, 0, 6]
     assert whole.left == 0
 
 
@@ -51,9 +48,9 @@ def test_without_chunks_a_prompt_gets_all_or_nothing() -> None:
 def test_the_budget_is_kept_and_is_used_up_while_anyone_wants_tokens(
     wanted: list[int], num_tokens: int, short_demand: int
 ) -> None:
-    step = budget(num_tokens, short_demand=short_demand)
+    step = StepBudget(num_tokens, chunked=True)
 
-    granted = step.divide(np.array(wanted, dtype=np.int32)).tolist()
+    granted = step.divide(np.array(wanted, dtype=np.int32), lambda most: min(most, short_demand)).tolist()
 
     assert sum(granted) + step.left == num_tokens
     assert all(0 <= got <= want for got, want in zip(granted, wanted, strict=True))

@@ -143,6 +143,57 @@ def test_the_last_in_order_is_preempted() -> None:
     engine.assert_clean()
 
 
+def test_a_step_that_preempts_admits_nobody() -> None:
+    engine = Engine(kv_config(num_blocks=11, max_model_len=40), scheduling_policy="priority")
+    engine.add(request("r1", 11, max_tokens=12, priority=1), request("r2", 19, max_tokens=12, priority=2))
+    engine.step()
+    engine.add(request("urgent", 11, max_tokens=2, priority=0))  # three blocks, and two are free
+
+    engine.run()
+
+    preempting = [step for step in engine.steps if step.preempted_request_ids]
+    assert preempting
+    assert all(not step.new_requests and not step.resumed_request_ids for step in preempting)
+
+
+def test_a_prompt_comes_in_only_when_all_of_it_fits() -> None:
+    # 9 blocks of 4; a step computes 8 tokens. "big" would start on the 4 that "small" leaves.
+    engine = Engine(kv_config(num_blocks=10, max_model_len=36), max_num_batched_tokens=8)
+    engine.add(request("small", 17, max_tokens=3), request("big", 30, max_tokens=3))
+
+    engine.run()
+
+    assert engine.scheduler.stats().num_preemptions == 0
+    last_of_small = max(i for i, step in enumerate(engine.steps) if "small" in step.request_ids)
+    first_of_big = min(i for i, step in enumerate(engine.steps) if "big" in step.request_ids)
+    assert first_of_big > last_of_small
+
+
+def test_a_prompt_in_progress_keeps_the_blocks_that_it_still_needs() -> None:
+    # "first" takes 7 of 9 blocks in the end, and only 2 at first: "second", which wants 4, has to wait.
+    engine = Engine(kv_config(num_blocks=10, max_model_len=36), max_num_batched_tokens=8)
+    engine.add(request("first", 25, max_tokens=2))
+    engine.step()
+    engine.add(request("second", 13, max_tokens=2))
+
+    engine.run()
+
+    assert engine.scheduler.stats().num_preemptions == 0
+
+
+def test_prompts_that_come_in_together_leave_each_other_their_blocks() -> None:
+    # Together they want 10 of 9 blocks. The first gets its 5 tokens less than the budget of 24.
+    engine = Engine(kv_config(num_blocks=10, max_model_len=36), max_num_batched_tokens=24)
+    engine.add(request("first", 19, max_tokens=1), request("second", 12, max_tokens=1), request("third", 8))
+
+    first = engine.step()
+
+    assert first is not None
+    assert first.request_ids == ("first", "second")
+    engine.run()
+    assert engine.scheduler.stats().num_preemptions == 0
+
+
 def test_a_more_urgent_request_takes_blocks_from_one_that_runs() -> None:
     engine = Engine(kv_config(num_blocks=9, max_model_len=32), scheduling_policy="priority")
     lazy, urgent = request("lazy", 15, max_tokens=14, priority=5), request("urgent", 11, max_tokens=14)
@@ -301,6 +352,36 @@ def test_the_requests_of_a_step_that_failed_end_with_error_and_the_engine_goes_o
     assert engine.finish_reason("lost") == "error"
     assert engine.tokens["fine"] == expected_tokens(fine)
     engine.assert_clean()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_of_a_failed_step_come_back_when_the_engine_ends_its_requests(depth: int) -> None:
+    engine = Engine(depth=depth)
+    engine.add(request("lost"))
+    engine.schedule()
+    engine.in_flight.clear()
+    engine.finish("lost", reason="error")
+
+    engine.run()
+
+    engine.assert_clean()
+
+
+def test_what_was_computed_after_a_failed_step_never_enters_the_cache() -> None:
+    engine = Engine()
+    prompt = prompt_of(8)
+    engine.add(request("lost", prompt))
+    engine.schedule()
+    engine.schedule()
+    engine.in_flight.popleft()  # the prompt's step failed, the decode after it came back
+    engine.update()
+    engine.add(request("again", prompt))
+
+    step = engine.scheduler.schedule()
+
+    assert step is not None
+    assert step.request_ids == ("again",)
+    assert step.num_computed_tokens.tolist() == [0]
 
 
 def test_capabilities_limit_the_running_requests() -> None:
