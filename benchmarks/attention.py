@@ -42,7 +42,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=40)
     args = parser.parse_args()
     print(
-        f"{args.heads}/{args.kv_heads} heads of {args.head_dim}, {args.dtype}, {torch.get_num_threads()} threads"
+        f"{args.heads}/{args.kv_heads} heads of {args.head_dim}, {args.dtype}, "
+        f"{torch.get_num_threads()} threads"
     )
     print(f"{'':22}{'paged ms':>10}{'SDPA ms':>10}{'ratio':>8}{'GB/s':>8}{'GFLOP/s':>9}")
     for name, requests in WORKLOADS:
@@ -89,7 +90,7 @@ def paged_step(case: AttentionCase) -> Callable[[], object]:
 
 
 def dense_step(case: AttentionCase) -> Callable[[], object]:
-    """Return SDPA over keys and values that lie ready in one padded tensor: a bound that no gather is part of."""
+    """Return a call of SDPA over keys and values that lie ready in one tensor, without any gathering."""
     group_size = case.layer.num_heads // case.layer.spec.num_kv_heads
     query = torch.stack(case.queries).transpose(1, 2)
     key, value = (
