@@ -34,6 +34,8 @@ class Scheduler(ABC):
 
     The engine calls ``schedule`` and ``update`` in turn; several ``schedule`` calls may come before
     the ``update`` of the first, and updates come in the order of the steps.
+    A step whose update never comes has failed: when a later step is updated, what the lost one held is
+    released, and those of its requests that nobody has ended end with "error".
     """
 
     @abstractmethod
@@ -62,7 +64,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; running requests go on. Returns False when blocks were in use."""
+        """Forget all cached prefixes; running requests go on, but others never find their blocks.
+
+        Returns False when there were such requests; the cache is forgotten all the same.
+        """
 
     @abstractmethod
     def stats(self) -> SchedulerStats:

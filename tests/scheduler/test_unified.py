@@ -169,27 +169,24 @@ def test_a_prompt_comes_in_only_when_all_of_it_fits() -> None:
     assert first_of_big > last_of_small
 
 
-def test_a_prompt_in_progress_keeps_the_blocks_that_it_still_needs() -> None:
-    # "first" takes 7 of 9 blocks in the end, and only 2 at first: "second", which wants 4, has to wait.
-    engine = Engine(kv_config(num_blocks=10, max_model_len=36), max_num_batched_tokens=8)
-    engine.add(request("first", 25, max_tokens=2))
-    engine.step()
-    engine.add(request("second", 13, max_tokens=2))
-
+@pytest.mark.parametrize("long_is_running", [False, True])
+def test_a_prompt_in_progress_keeps_the_blocks_that_it_still_needs(long_is_running: bool) -> None:
+    # 17 blocks of 4: "long" needs 15 of them in the end, "half-cached" 2. "half-cached" asks for less
+    # of the budget than its length, which leaves tokens for "third", but there is no block for it.
+    engine = Engine(kv_config(num_blocks=18, max_model_len=64), max_num_batched_tokens=16)
+    prompt = prompt_of(8)
+    engine.add(request("seed", prompt[:5], max_tokens=1))
     engine.run()
+    engine.add(request("long", 60, max_tokens=1))
+    if long_is_running:
+        engine.step()
+    engine.add(request("half-cached", prompt, max_tokens=1), request("third", 3, max_tokens=1))
 
-    assert engine.scheduler.stats().num_preemptions == 0
+    step = engine.step()
 
-
-def test_prompts_that_come_in_together_leave_each_other_their_blocks() -> None:
-    # Together they want 10 of 9 blocks. The first gets its 5 tokens less than the budget of 24.
-    engine = Engine(kv_config(num_blocks=10, max_model_len=36), max_num_batched_tokens=24)
-    engine.add(request("first", 19, max_tokens=1), request("second", 12, max_tokens=1), request("third", 8))
-
-    first = engine.step()
-
-    assert first is not None
-    assert first.request_ids == ("first", "second")
+    assert step is not None
+    assert step.request_ids == ("long", "half-cached")
+    assert step.total_num_tokens < 16
     engine.run()
     assert engine.scheduler.stats().num_preemptions == 0
 
