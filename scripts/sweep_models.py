@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ def main() -> int:
     """Run the sweep; the exit code is 1 when a type gives a wrong answer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="check these types and write no table")
+    parser.add_argument("--num-tokens", type=int, default=32, help="greedy tokens to compare")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -39,7 +41,7 @@ def main() -> int:
     start = time.perf_counter()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         results = []
-        for result in pool.map(check_in_child, types):
+        for result in pool.map(partial(check_in_child, num_tokens=arguments.num_tokens), types):
             results.append(result)
             print(f"{result.model_type:26} {result.state:9} {result.detail}", flush=True)
     counts = {state: sum(result.state is state for result in results) for state in TypeState}
@@ -52,7 +54,7 @@ def main() -> int:
     return 1 if counts[TypeState.WRONG] else 0
 
 
-def check_in_child(model_type: str) -> TypeResult:
+def check_in_child(model_type: str, num_tokens: int) -> TypeResult:
     """Run `check_type` in a forked process; a crash or a limit becomes the state "untested"."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -62,7 +64,7 @@ def check_in_child(model_type: str) -> TypeResult:
         signal.alarm(TIME_LIMIT_S)
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the process ends below
         with tempfile.TemporaryDirectory() as directory:
-            result = check_type(model_type, Path(directory))
+            result = check_type(model_type, Path(directory), num_tokens)
             os.write(write_end, json.dumps([result.state, result.detail]).encode())
         os._exit(0)
     os.close(write_end)
@@ -85,11 +87,11 @@ def render(results: list[TypeResult]) -> str:
         "",
         "<!-- Written by scripts/sweep_models.py; do not edit. -->",
         "",
-        f"Checked with transformers {transformers.__version__}: of {len(results)} causal-LM types, {works} work",
-        f"and {refused} are refused before their weights are read, with the reason given here. Each check makes",
-        "a tiny model with random weights, loads it through the engine's own pipeline and compares the logits",
-        "of every token (float32, within 1e-4, alone and packed together) and 32 greedy tokens with",
-        "transformers' own forward.",
+        f"Checked with transformers {transformers.__version__}: of {len(results)} causal-LM types, {works}",
+        f"work and {refused} are refused before their weights are read, with the reason given here. Each",
+        "check makes a tiny model with random weights, loads it through the engine's own pipeline and",
+        "compares the logits of every token (float32, within 1e-4, alone and packed together) and 32 greedy",
+        "tokens with transformers' own forward.",
         "",
         "| type | state | detail |",
         "| --- | --- | --- |",

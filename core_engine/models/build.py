@@ -36,6 +36,12 @@ def build_meta_model(
                     experts_implementation=experts,
                     trust_remote_code=trust_remote_code,
                 )
+        except KeyError as error:
+            if error.args != (ATTENTION_NAME,):
+                raise UnsupportedModel(f"{text_config.model_type} lacks {error} in its config") from error
+            raise UnsupportedModel(
+                f"{text_config.model_type} is not supported: its attention takes no function from outside"
+            ) from error
         except Exception as error:  # a class may raise anything for a config it does not expect
             lines = str(error).strip().splitlines() or [""]
             raise UnsupportedModel(

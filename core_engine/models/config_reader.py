@@ -28,6 +28,7 @@ def read_model_config(config: EngineConfig) -> ModelConfig:
     text = text_causal_lm(full)
     _refuse_quantized(full)
     weights = _weight_files(files, config)
+    sizes = text.get_text_config()
     return ModelConfig(
         path=config.model,
         directory=str(files.directory),
@@ -35,11 +36,11 @@ def read_model_config(config: EngineConfig) -> ModelConfig:
         model_type=text.model_type,
         architecture=_architecture(text),
         dtype=_dtype(text, full),
-        vocab_size=_number(text, "vocab_size", files),
-        hidden_size=_number(text, "hidden_size", files),
-        num_layers=_number(text, "num_hidden_layers", files),
-        num_attention_heads=_number(text, "num_attention_heads", files),
-        max_position_embeddings=_optional_number(text, "max_position_embeddings"),
+        vocab_size=_number(sizes, "vocab_size", files),
+        hidden_size=_number(sizes, "hidden_size", files),
+        num_layers=_number(sizes, "num_hidden_layers", files),
+        num_attention_heads=_attention_heads(sizes),
+        max_position_embeddings=_optional_number(sizes, "max_position_embeddings"),
         eos_token_ids=_eos_token_ids(full, text, files.directory),
         weight_file_bytes=sum(file.stat().st_size for file in weights),
     )
@@ -98,6 +99,19 @@ def _number(config: Any, name: str, files: ModelFiles) -> int:
     if value is None:
         where = files.gguf_file or "config.json"
         raise ModelLoadError(f"{where} of {str(files.directory)!r} says no {name}, or not as a number")
+    return value
+
+
+def _attention_heads(text: Any) -> int:
+    try:
+        value = _optional_number(text, "num_attention_heads")
+    except RuntimeError:  # transformers refuses to name one number for layers that differ
+        value = None
+    if value is None:
+        raise UnsupportedModel(
+            f"{_architecture(text)} is not supported: its config names no number of attention heads that "
+            "holds for all layers"
+        )
     return value
 
 

@@ -21,7 +21,7 @@ from core_engine.kv_cache.specs import KVCacheSpec
 from core_engine.models.attention_hook import ATTENTION_NAME, ATTRIBUTE, register_attention
 from core_engine.models.logits import make_logits_function
 from core_engine.models.mask_probe import kind_of, probe_mask
-from core_engine.models.rotary import refuse_dynamic_rotary
+from core_engine.models.rotary import fix_longrope, refuse_dynamic_rotary
 from core_engine.models.signatures import accepted_arguments, takes_argument
 from core_engine.models.token_mixing import TokenMixingProbe, probe_length
 
@@ -145,13 +145,12 @@ def _find(model: Any) -> Findings:
     config = model.config.get_text_config()
     if getattr(model.config, "is_encoder_decoder", False):
         raise Refusal("it is an encoder-decoder")
-    backbone_name = model.base_model_prefix
-    backbone = getattr(model, backbone_name, None)
-    if not isinstance(backbone, torch.nn.Module):
-        raise Refusal("its backbone is not a part of its own")
+    backbone_name, backbone = _backbone(model)
     if not takes_argument(backbone, "position_ids"):
         raise Refusal("its backbone takes no position_ids, so tokens of several requests cannot share a step")
+    _refuse_other_layers(config, backbone)
     refuse_dynamic_rotary(model)
+    fix_longrope(model, max_model_len=1)  # any choice will do: only that there is one matters here
     num_tokens = probe_length(model)
     with _recorders(model) as calls:
         _run_probe(model, backbone, num_tokens)
@@ -162,6 +161,27 @@ def _find(model: Any) -> Findings:
             raise Refusal("it calls attention otherwise when it gets no mask")
     _check_logits(model, backbone_name, config)
     return Findings(layers=tuple(layers), backbone_name=backbone_name)
+
+
+def _backbone(model: Any) -> tuple[str, torch.nn.Module]:
+    """Return the part of ``model`` that computes hidden rows: by its prefix, else its only model."""
+    from transformers import PreTrainedModel
+
+    named = getattr(model, model.base_model_prefix, None)
+    if isinstance(named, torch.nn.Module):
+        return model.base_model_prefix, named
+    parts = [(name, part) for name, part in model.named_children() if isinstance(part, PreTrainedModel)]
+    if len(parts) != 1:
+        raise Refusal("its backbone is not a part of its own")
+    return parts[0]
+
+
+def _refuse_other_layers(config: Any, backbone: torch.nn.Module) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise Refusal(f"some of its layers are {' and '.join(sorted(kinds))}")
+    if any(isinstance(module, torch.nn.Conv1d) for module in backbone.modules()):
+        raise Refusal("it mixes tokens outside attention (a convolution or a state-space layer)")
 
 
 @contextmanager

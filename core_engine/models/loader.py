@@ -97,7 +97,7 @@ def load_model(
     )
     model = read_weights(
         type(meta_model),
-        text,
+        meta_model.config,
         source,
         dtype=torch_dtype,
         device=weight_device,

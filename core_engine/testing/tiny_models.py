@@ -67,47 +67,57 @@ _SIZES: dict[str, Any] = {
     "dim_head": 16,
     "original_max_position_embeddings": 64,
 }
+#: What single types need besides.
+_OVERRIDES: dict[str, dict[str, Any]] = {
+    "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+}
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 
 
 def make_tiny_config(model_type: str, **overrides: Any) -> Any:
-    """Return a config of ``model_type`` with every size shrunk that the class names.
+    """Return a config of ``model_type`` with every size shrunk that its default config names.
 
-    ``overrides`` win over the shrunk values; a value of ``...`` keeps the class's default.
+    ``overrides`` win over the shrunk values; of a multimodal type they go to its text part.
     """
     from transformers import CONFIG_MAPPING
 
-    config_class = CONFIG_MAPPING[model_type]
-    default = config_class()
+    default = CONFIG_MAPPING[model_type]()
+    overrides = {**_OVERRIDES.get(model_type, {}), **overrides}
     text = default.get_text_config()
-    if text is not default:
-        parts = {name: make_tiny_part(part) for name, part in config_class.sub_configs.items()}
-        return config_class(**{**parts, **overrides})
-    return config_class(**{**_shrunk(default), **overrides})
+    if text is default:
+        return _shrink(default, overrides)
+    parts = {name: getattr(default, name, None) for name in type(default).sub_configs}
+    tiny = {
+        name: _shrink(part, overrides if part is text else {})
+        for name, part in parts.items()
+        if part is not None
+    }
+    return type(default)(**tiny)
 
 
-def make_tiny_part(config_class: Any) -> Any:
-    """Return a shrunk config of one part of a multimodal config."""
-    return config_class(**_shrunk(config_class())) if hasattr(config_class, "model_type") else None
-
-
-def _shrunk(default: Any) -> dict[str, Any]:
+def _shrink(default: Any, overrides: dict[str, Any]) -> Any:
+    stated = default.to_dict()
+    mapped = getattr(default, "attribute_map", {})
     values: dict[str, Any] = {}
     for name, value in _SIZES.items():
-        present = getattr(default, name, None)
+        present = stated.get(mapped.get(name, name))
         if isinstance(present, int) and not isinstance(present, bool) and present > 0:
-            values[name] = value
-    heads = getattr(default, "num_attention_heads", None)
-    if "num_key_value_heads" in values and getattr(default, "num_key_value_heads", None) == heads:
-        values["num_key_value_heads"] = values.get("num_attention_heads", 4)
-    values.update({name: 0 if name == "pad_token_id" else 1 for name in _TOKENS if _has(default, name)})
-    if _has(default, "use_sliding_window"):
+            values[mapped.get(name, name)] = value
+    if "kv_lora_rank" in values:  # latent attention: every head has a key, and rotary spans a part of it
+        values["num_key_value_heads"] = _SIZES["num_attention_heads"]
+        values["head_dim"] = _SIZES["qk_rope_head_dim"]
+    values.update(
+        {name: 0 if name == "pad_token_id" else 1 for name in _TOKENS if stated.get(name) is not None}
+    )
+    kinds = sorted(set(stated.get("layer_types") or ()))
+    if kinds:
+        values["layer_types"] = [kinds[(i + 1) % len(kinds)] for i in range(_SIZES["num_hidden_layers"])]
+    if stated.get("use_sliding_window") is not None:
         values["use_sliding_window"] = True
-    return values
-
-
-def _has(config: Any, name: str) -> bool:
-    return getattr(config, name, None) is not None
+    return type(default)(**{**values, **overrides})
 
 
 @torch.no_grad()
@@ -138,4 +148,6 @@ def save_tiny_model(config: Any, directory: Path, seed: int = 0, dtype: torch.dt
     randomize(model, seed)
     model.tie_weights()
     model.save_pretrained(directory)
+    # Of a multimodal type only the text part may have been built; the checkpoint names the whole.
+    config.save_pretrained(directory)
     return directory

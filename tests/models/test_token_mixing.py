@@ -1,0 +1,61 @@
+"""Operations that carry one token's row into another's are noticed; the rest of a model is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from core_engine.models.token_mixing import TokenMixingProbe, probe_length
+
+T = 29
+
+
+def watch(function: Callable[[torch.Tensor], object]) -> str | None:
+    rows = torch.empty(1, T, 16, device="meta")
+    with TokenMixingProbe(T) as probe:
+        function(rows)
+    return probe.found
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("convolution", lambda x: torch.conv1d(x.transpose(1, 2), torch.empty(16, 16, 3, device="meta"))),
+        ("cumsum", lambda x: x.cumsum(1)),
+        ("mean", lambda x: x.mean(dim=1)),
+        ("sum of everything", lambda x: x.sum()),
+        ("shift", lambda x: x[:, :-1]),
+        ("padding", lambda x: torch.nn.functional.pad(x, (0, 0, 1, 0))),
+        ("attention of its own", lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x),
+        ("roll", lambda x: x.roll(1, 1)),
+        ("sort", lambda x: x[..., 0].sort(dim=-1)),
+    ],
+)
+def test_mixing_is_noticed(name: str, function: Callable[[torch.Tensor], object]) -> None:
+    assert watch(function) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("linear", lambda x: torch.nn.functional.linear(x, torch.empty(8, 16, device="meta"))),
+        ("norm", lambda x: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()),
+        ("layer norm", lambda x: torch.nn.functional.layer_norm(x, (16,))),
+        ("split", lambda x: x.chunk(2, dim=-1)),
+        ("router", lambda x: x.softmax(-1).topk(2, dim=-1)),
+        ("heads", lambda x: x.view(1, T, 4, 4).transpose(1, 2)),
+        ("half", lambda x: x[..., :8]),
+    ],
+)
+def test_rows_that_stay_apart_pass(name: str, function: Callable[[torch.Tensor], object]) -> None:
+    assert watch(function) is None
+
+
+def test_the_number_of_tokens_divides_no_dimension_of_the_model() -> None:
+    model = torch.nn.Linear(29 * 31, 58, device="meta")
+
+    length = probe_length(model)
+
+    assert length == 37
