@@ -150,6 +150,17 @@ def test_case_07_a_long_prompt_keeps_the_budget_when_no_short_one_can_come_in() 
     assert [blocks.step().total_num_tokens for _ in range(3)] == [32, 32, 32]
 
 
+def test_case_07_a_long_prompt_leaves_tokens_only_to_as_many_short_ones_as_have_seats() -> None:
+    engine = Engine(kv_config(num_blocks=300, max_model_len=1024), max_num_batched_tokens=32, max_num_seqs=2)
+    engine.add(request("long", 1000), request("short-0", 5), request("short-1", 5))
+
+    step = engine.step()
+
+    assert step is not None
+    assert step.request_ids == ("long", "short-0")
+    assert step.num_scheduled_tokens.tolist() == [27, 5]
+
+
 def test_case_08_a_fully_cached_prompt_still_computes_a_token() -> None:
     engine = Engine()
     prompt = prompt_of(8)  # two whole blocks
