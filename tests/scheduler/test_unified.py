@@ -257,6 +257,26 @@ def test_logprob_rows_and_columns_are_cut_to_what_the_request_asked_for() -> Non
     assert none.logprobs is None
 
 
+def test_several_ids_in_one_row_are_all_computed_next() -> None:
+    engine = Engine()
+    engine.add(request("a", 6, max_tokens=20))
+    step = engine.schedule()
+    assert step is not None
+    engine.in_flight.clear()
+    rows = Ragged.from_rows([[4, 5, 6]])
+
+    (output,) = engine.scheduler.update(
+        step, ModelRunnerOutput(step_id=0, request_ids=("a",), sampled_token_ids=rows)
+    )
+    following = engine.scheduler.schedule()
+
+    assert output.new_token_ids == (4, 5, 6)
+    assert output.finish_reason is None
+    assert following is not None
+    assert following.num_computed_tokens.tolist() == [6]
+    assert following.num_scheduled_tokens.tolist() == [3]
+
+
 def test_prompt_logprobs_of_a_chunk_arrive_with_the_chunk() -> None:
     engine = Engine(max_num_batched_tokens=8)
     prompt = prompt_of(20)
