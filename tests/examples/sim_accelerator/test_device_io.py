@@ -49,7 +49,9 @@ def test_memory_info_is_exact(io: SimIO) -> None:
     del tensor
 
 
-def test_the_peak_counts_beyond_what_was_held(io: SimIO) -> None:
+def test_the_peak_counts_beyond_what_was_held_and_not_what_came_before(io: SimIO) -> None:
+    earlier = io.allocate((1000,), torch.float32)
+    del earlier
     held = io.allocate((100,), torch.float32)
 
     def use() -> None:

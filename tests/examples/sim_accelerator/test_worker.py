@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from core_engine_sim.errors import UnpreparedShapeError
 from sim_driver import SimDriver, started
 
 from core_engine.plugin import ConfigError, OutOfDeviceMemory
@@ -120,6 +121,12 @@ def test_prompt_logprobs_are_the_models(fresh: SimDriver, model: Path) -> None:
     assert found.shape == (len(prompt) - 1, 3)
     np.testing.assert_allclose(found[:, 0], wanted[range(len(prompt) - 1), prompt[1:]], atol=1e-5)
     np.testing.assert_allclose(found[:, 1:], wanted.topk(2).values, atol=1e-5)
+
+
+def test_after_warm_up_nothing_more_is_compiled(fresh: SimDriver) -> None:
+    program = fresh.programs.compile("new", torch.neg)
+    with torch.inference_mode(), pytest.raises(UnpreparedShapeError, match="'new'"):
+        program(fresh.device.zeros((3,), torch.float32))
 
 
 def test_warm_up_compiles_each_shape_once(model: Path) -> None:
