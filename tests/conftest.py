@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tiny_chat_model import make_tiny_chat_model
 from tiny_distribution import BACKENDS, add_distribution
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -19,6 +20,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 def smollm2() -> Path:
     """The folder of SmolLM2-135M-Instruct in bfloat16 safetensors (mark the test ``real_model``)."""
     return _existing("CORE_ENGINE_TEST_MODEL", MODELS / "SmolLM2-135M-Instruct")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny random chat model with a byte-level tokenizer."""
+    return make_tiny_chat_model(tmp_path_factory.mktemp("models") / "tiny-chat")
 
 
 @pytest.fixture

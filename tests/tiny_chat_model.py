@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
-
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -14,8 +12,11 @@ TEMPLATE = (
 
 def make_tiny_chat_model(folder: Path) -> Path:
     """Save the model; ids 0 to 255 are bytes, 256 and 257 the markers of a message, 258 ends a text."""
+    # Here, not at the top: tests without models must not pay for torch.
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+
+    from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
 
     special = ["<|im_start|>", "<|im_end|>", "<|end|>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

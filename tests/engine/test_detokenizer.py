@@ -81,9 +81,12 @@ def test_output_of_bytes_alone_holds_little_text_and_few_tokens(tokenizer: Any, 
     assert max(map(len, parts)) <= 4
 
 
-def test_a_prompt_that_ends_inside_a_character_does_not_leak() -> None:
-    parts = deltas(BYTES, [*EMOJI[3:], *b" the"], prompt=[97, *EMOJI[:3]])
-    assert "".join(parts) == f"{REPLACEMENT} the"
+@pytest.mark.parametrize("tokenizer", [BYTES, FALLBACK], ids=["byte level", "byte fallback"])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_prompt_that_ends_inside_a_character_does_not_leak(tokenizer: Any, cut: int) -> None:
+    word = 257
+    text = "".join(deltas(tokenizer, [*EMOJI[cut:], word], prompt=[98, *EMOJI[:cut]]))
+    assert text.strip(REPLACEMENT) == tokenizer.decode([98, word])[-2 if tokenizer is BYTES else -4 :]
 
 
 def test_the_prompts_text_gives_the_first_token_its_blank() -> None:

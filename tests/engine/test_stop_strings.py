@@ -74,6 +74,12 @@ def test_a_stop_that_begins_unarmed_counts_when_it_ends_armed() -> None:
     assert strings.push("c") == ("", "abc")
 
 
+def test_a_stop_may_overlap_one_that_ended_unarmed() -> None:
+    strings = StopStrings(["aa"], include_in_output=False)
+    assert strings.push("xaa", armed=False) == ("xa", None)
+    assert strings.push("a") == ("", "aa")
+
+
 def test_a_long_stop_string_costs_no_more_per_character() -> None:
     strings = StopStrings(["ab" * 50_000 + "c"], include_in_output=False)
     shown = "".join(strings.push("ab")[0] for _ in range(60_000))

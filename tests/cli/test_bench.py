@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cli.conftest import Shell
+
+SIZES = ("--input-len", "5", "--output-len", "4", "--num-prompts", "3")
+
+Run = Callable[..., Shell]
+
+
+@pytest.fixture
+def bench(shell: Shell, tiny_model: object) -> Run:
+    def run(*arguments: str) -> Shell:
+        return shell("bench", *arguments, "--backend", "cpu", "--kv-cache-bytes", "4M")
+
+    return run
+
+
+def test_throughput_reports_rates_and_times(bench: Run, tiny_model: object) -> None:
+    figures = bench("throughput", str(tiny_model), *SIZES, "--json").json
+    assert figures["num_requests"] == 3
+    assert figures["num_input_tokens"] == 15
+    assert figures["num_output_tokens"] == 12
+    assert figures["output_tokens_per_s"] * figures["seconds"] == pytest.approx(12)
+    assert figures["total_tokens_per_s"] * figures["seconds"] == pytest.approx(27)
+    for name in ("ttft_ms", "inter_token_ms"):
+        assert set(figures[name]) == {"mean", "median", "p99"}
+    assert set(figures["scheduler_us_per_step"]) == {"1", "64", "256", "512"}
+
+
+def test_latency_runs_one_request_after_another(bench: Run, tiny_model: object) -> None:
+    figures = bench("latency", str(tiny_model), *SIZES, "--json").json
+    assert figures["num_requests"] == 3
+    assert figures["num_steps"] >= 12
+    assert figures["latency_ms"]["mean"] >= figures["ttft_ms"]["mean"]
+
+
+def test_an_unknown_mode_and_a_size_of_nothing_are_refused(bench: Run, tiny_model: object) -> None:
+    assert "Did you mean 'throughput'" in bench("thruput", str(tiny_model)).err
+    assert "--num-prompts must be at least 1" in bench("latency", str(tiny_model), "--num-prompts", "0").err

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+from cli.conftest import Shell
+
+GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
+
+Run = Callable[..., Shell]
+
+
+def test_a_prompt_is_answered_once(on_model: Run) -> None:
+    shell = on_model("chat", "--prompt", "hi", *GREEDY)
+    assert shell.code == 0
+    assert shell.out.endswith("\n")
+    assert "first token after" in shell.err
+
+
+def test_lines_make_one_conversation_until_it_is_reset(
+    on_model: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hi\n\nhi\n/reset\nhi\n"))
+    shell = on_model("chat", *GREEDY, "--no-skip-special-tokens")
+    assert shell.code == 0
+    first, second, third, _ = shell.out.split("\n")
+    assert first == third
+    assert first != second
+
+
+def test_a_question_that_does_not_fit_is_said_and_the_talk_goes_on(
+    on_model: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x" * 400 + "\nhi\n"))
+    shell = on_model("chat", *GREEDY)
+    assert shell.code == 0
+    assert "fit into the context" in shell.err
+    assert shell.err.count("first token after") == 1
+
+
+def test_a_system_message_changes_the_answer(on_model: Run) -> None:
+    plain = on_model("chat", "--prompt", "hi", *GREEDY).out
+    assert on_model("chat", "--prompt", "hi", "--system", "Be brief.", *GREEDY).out != plain
