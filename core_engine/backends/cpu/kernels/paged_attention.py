@@ -68,6 +68,7 @@ from core_engine.backends.cpu.kernels.vector_ops import (
     call_address,
     load_element,
     moved,
+    prefetch_page,
     store_element,
     typed_pointer,
 )
@@ -255,6 +256,11 @@ def _attend_pair(
             f[j] = _ZERO
         for block in range(num_blocks):
             page = np.int64(table[chunk // block_size + block]) * num_kv_heads + head
+            # Pages lie apart: the processor does not foresee the next one.
+            prefetch_page(value_cache, page * value_page, value_page)
+            if chunk + (block + 1) * block_size < last:
+                following = np.int64(table[chunk // block_size + block + 1]) * num_kv_heads + head
+                prefetch_page(key_cache, following * key_page, key_page)
             add_product(
                 f, queries, head_dim, key_cache, page * key_page, block_size,
                 f, scores + block * block_size, CHUNK, num_rows, block_size, head_dim,

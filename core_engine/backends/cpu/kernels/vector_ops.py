@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()
@@ -74,6 +75,25 @@ def store_element(typingctx, pointer, index, number):
         return context.get_dummy_value()
 
     return types.void(pointer, types.int64, types.float32), codegen
+
+
+@intrinsic
+def prefetch_page(typingctx, pointer, start, count):
+    """Ask for ``count`` elements of ``pointer`` from ``start`` on, a cache line of 64 bytes at a time."""
+    line = 64 // (pointer.dtype.bitwidth // 8)
+
+    def codegen(context, builder, signature, args):
+        base, start, count = args
+        byte_pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, _INT32, _INT32, _INT32])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        first = builder.gep(base, [start])
+        with cgutils.for_range_slice(builder, _INT64(0), count, _INT64(line), inc=True) as (offset, _):
+            place = builder.bitcast(builder.gep(first, [offset]), byte_pointer)
+            builder.call(prefetch, [place, _INT32(0), _INT32(3), _INT32(1)])  # a read, to keep, of data
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, types.int64), codegen
 
 
 @intrinsic
