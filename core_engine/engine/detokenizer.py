@@ -63,10 +63,6 @@ class Detokenizer:
         self._skipped = decoder.special_ids if skip_special_tokens else frozenset[int]()
         self._window = [i for i in prompt_token_ids[-2 * _MIN_WINDOW :] if decoder.knows(i)]
         self._text = decoder.decode(self._window)
-        for _ in range(_MAX_INCOMPLETE):
-            if self._text.endswith(REPLACEMENT):
-                self._window.pop()
-                self._text = decoder.decode(self._window)
         #: The part of the window's text that is out; the rest is held back.
         self._shown = self._text
 
@@ -81,8 +77,9 @@ class Detokenizer:
         self._window.append(token_id)
         text = self._decoder.decode(self._window)
         if not text.startswith(self._shown):
-            # Some decoders judge a run of byte tokens as a whole, so a token can change the text before
-            # it. That text is out already; the token starts a new window.
+            # The token changed the text before it: it ended a character that the prompt left open, or
+            # this decoder judges a run of byte tokens as a whole. That text is out already (or was never
+            # to be shown), so the token starts a new window.
             delta = self.flush()
             self._window = [token_id]
             self._shown = ""

@@ -81,7 +81,6 @@ class SamplingState:
         """Forget the request of ``row``."""
         self._counts.remove(row)
         self._bias.remove(row)
-        self._columns = None
 
     def num_logprobs(self, rows: IntArray) -> int | None:
         """Return the most log-probabilities that a request in ``rows`` asks for; None when none does."""

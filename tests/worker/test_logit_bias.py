@@ -24,7 +24,7 @@ def request(params: SamplingParams, bad_words: tuple[tuple[int, ...], ...] = ())
     )
 
 
-def build(bias: LogitBias, *sequences: tuple[list[int], list[int]], padded: int = 0) -> FloatArray | None:
+def build(bias: LogitBias, *sequences: tuple[list[int], list[int]]) -> FloatArray | None:
     """Build a step whose rows have these (prompt, output) tokens."""
     table = np.zeros((len(sequences), 40), dtype=np.int32)
     for row, (prompt, output) in enumerate(sequences):
@@ -32,7 +32,7 @@ def build(bias: LogitBias, *sequences: tuple[list[int], list[int]], padded: int 
     num_prompt = np.array([len(prompt) for prompt, _ in sequences], dtype=np.int32)
     num_tokens = np.array([len(prompt) + len(output) for prompt, output in sequences], dtype=np.int32)
     rows = np.arange(len(sequences), dtype=np.int32)
-    return bias.build(rows, padded or len(sequences), table, num_prompt, num_tokens)
+    return bias.build(rows, len(sequences), table, num_prompt, num_tokens)
 
 
 def forbidden(dense: Any, row: int = 0) -> list[int]:
@@ -104,7 +104,7 @@ def test_a_step_does_not_see_what_an_earlier_one_added() -> None:
     bias.add(1, request(SamplingParams(), ((9,),)))
     build(bias, ([1], []), ([1], []))
     bias.remove(0)
-    dense = build(bias, ([1], []), ([1], []), padded=4)
+    dense = build(bias, ([1], []), ([1], []))
     assert dense is not None
     assert np.count_nonzero(dense) == 1
     assert forbidden(dense, row=1) == [9]
