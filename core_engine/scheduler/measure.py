@@ -66,21 +66,17 @@ def _measure(num_running: int, num_windows: int) -> float:
                 eos_token_ids=(2,),
             )
         )
-    windows = []
-    for window in range(num_windows + 2):
-        seconds = 0.0
-        for _ in range(_BLOCK_SIZE):
-            started = perf_counter()
-            step = scheduler.schedule()
-            seconds += perf_counter() - started
-            assert step is not None  # the requests end only after the last window
-            output = _answer(step)
-            started = perf_counter()
-            scheduler.update(step, output)
-            seconds += perf_counter() - started
-        if window >= 2:
-            windows.append(seconds / _BLOCK_SIZE * 1e6)
-    return min(windows)
+    seconds = np.empty((num_windows + 2, _BLOCK_SIZE))
+    for position in np.ndindex(seconds.shape):
+        started = perf_counter()
+        step = scheduler.schedule()
+        scheduled = perf_counter()
+        assert step is not None  # the requests end only after the last window
+        output = _answer(step)
+        answered = perf_counter()
+        scheduler.update(step, output)
+        seconds[position] = scheduled - started + perf_counter() - answered
+    return float(seconds[2:].min(axis=0).mean()) * 1e6
 
 
 def _scheduler(num_running: int, num_tokens: int) -> UnifiedScheduler:
