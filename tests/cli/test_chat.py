@@ -23,7 +23,7 @@ def test_lines_make_one_conversation_until_it_is_reset(
     on_model: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("hi\n\nhi\n/reset\nhi\n"))
-    shell = on_model("chat", *GREEDY, "--no-skip-special-tokens")
+    shell = on_model("chat", *GREEDY, "--no-skip-special-tokens", "--bad-words", "\n")
     assert shell.code == 0
     first, second, third, _ = shell.out.split("\n")
     assert first == third
