@@ -22,7 +22,7 @@ def settle_config(
     Raises `ConfigError` for impossible values and `UnsupportedFeature` for an explicit wish that
     ``backend`` does not serve.
     """
-    _check_numbers(config)
+    _check_numbers(config, model)
     lines: list[str] = []
     dtype = _settle_dtype(config.dtype, model.dtype, capabilities, backend, lines)
     block_size = config.block_size or capabilities.block_sizes[0]
@@ -37,26 +37,24 @@ def settle_config(
     chunked_prefill = _settle_switch(
         "enable_chunked_prefill", config.enable_chunked_prefill, capabilities.chunked_prefill, backend, lines
     )
+    budget = config.max_num_batched_tokens
+    longest = config.max_model_len or model.max_position_embeddings
+    if not chunked_prefill and longest is not None and budget < longest:
+        lines.append(f"max_num_batched_tokens {budget} → {longest}: prompts are computed whole")
+        budget = longest
     max_num_seqs = config.max_num_seqs
     if capabilities.max_num_seqs is not None and max_num_seqs > capabilities.max_num_seqs:
         lines.append(
             f"max_num_seqs {max_num_seqs} → {capabilities.max_num_seqs}: the most that {backend} runs"
         )
         max_num_seqs = capabilities.max_num_seqs
-    if max_num_seqs > config.max_num_batched_tokens:
-        budget = config.max_num_batched_tokens
+    if max_num_seqs > budget:
         lines.append(f"max_num_seqs {max_num_seqs} → {budget}: a step has {budget} tokens, one per request")
         max_num_seqs = budget
     if config.tensor_parallel_size > capabilities.max_tensor_parallel_size:
         raise UnsupportedFeature(
             f"tensor_parallel_size {config.tensor_parallel_size} is not offered by backend {backend!r}; "
             f"the most here is {capabilities.max_tensor_parallel_size}"
-        )
-    longest = model.max_position_embeddings
-    if config.max_model_len is not None and longest is not None and config.max_model_len > longest:
-        raise ConfigError(
-            f"max_model_len {config.max_model_len} is longer than the {longest} positions "
-            f"that {model.path} was made for; use {longest} or less"
         )
     settled = replace(
         config,
@@ -65,6 +63,7 @@ def settle_config(
         enable_prefix_caching=prefix_caching,
         enable_chunked_prefill=chunked_prefill,
         max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
     )
     return settled, tuple(lines)
 
@@ -98,7 +97,7 @@ def _settle_switch(field: str, asked: bool | None, offered: bool, backend: str, 
     return offered if asked is None else asked
 
 
-def _check_numbers(config: EngineConfig) -> None:
+def _check_numbers(config: EngineConfig, model: ModelConfig) -> None:
     for field, least in (
         ("max_num_seqs", 1),
         ("max_num_batched_tokens", 1),
@@ -116,3 +115,9 @@ def _check_numbers(config: EngineConfig) -> None:
         )
     if config.seed is not None and not 0 <= config.seed < 2**64:
         raise ConfigError(f"seed must be between 0 and 2**64 - 1, got {config.seed}")
+    possible = model.max_position_embeddings
+    if config.max_model_len is not None and possible is not None and config.max_model_len > possible:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is longer than the {possible} positions "
+            f"that {model.path} was made for; use {possible} or less"
+        )

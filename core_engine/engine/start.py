@@ -51,7 +51,8 @@ def start_engine(config: EngineConfig) -> StartedEngine:
     model = read_model_config(config)
     options = backend.parse_options(config.backend_options)
     capabilities = backend.capabilities(devices, config, model)
-    config, degraded = settle_config(config, model, capabilities, backend.name)
+    asked = config
+    config, degraded = settle_config(asked, model, capabilities, backend.name)
     config, changed = backend.check_config(config, model, devices)
     for line in (*degraded, *changed):
         logger.info(line)
@@ -67,7 +68,19 @@ def start_engine(config: EngineConfig) -> StartedEngine:
     )
     executor = create_executor(backend, context)
     try:
-        capabilities = executor.init_device().capabilities
+        opened = executor.init_device().capabilities
+        if opened != capabilities:
+            # The device offers less than its driver promised; what the user left open follows.
+            narrowed, degraded = settle_config(asked, model, opened, backend.name)
+            for line in degraded:
+                logger.info(line)
+            config = replace(
+                config,
+                enable_prefix_caching=narrowed.enable_prefix_caching,
+                enable_chunked_prefill=narrowed.enable_chunked_prefill,
+                max_num_seqs=min(config.max_num_seqs, narrowed.max_num_seqs),
+            )
+            capabilities = opened
         executor.load_model()
         specs = executor.get_kv_cache_spec()
         budget = executor.determine_available_memory()

@@ -96,3 +96,9 @@ def test_no_more_requests_run_than_a_step_has_tokens() -> None:
     config, lines = settle(max_num_batched_tokens=16)
     assert (config.max_num_batched_tokens, config.max_num_seqs) == (16, 16)
     assert lines == ("max_num_seqs 64 → 16: a step has 16 tokens, one per request",)
+
+
+def test_without_chunked_prefill_a_step_has_room_for_the_longest_prompt() -> None:
+    config, lines = settle(enable_chunked_prefill=False, max_model_len=2000, max_num_batched_tokens=512)
+    assert config.max_num_batched_tokens == 2000
+    assert lines == ("max_num_batched_tokens 512 → 2000: prompts are computed whole",)
