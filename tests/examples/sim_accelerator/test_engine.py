@@ -49,6 +49,11 @@ def test_tokens_are_those_of_the_cpu_backend(model: str, sim: LLM) -> None:
             assert tokens(sim, params) == tokens(cpu, params)
 
 
+def test_a_worker_in_its_own_process_gives_the_same_tokens(model: str, sim: LLM) -> None:
+    with LLM(model, backend="sim", executor="process", **SETTINGS) as other:
+        assert tokens(other, PARAMS["seeded"]) == tokens(sim, PARAMS["seeded"])
+
+
 def test_a_small_pool_changes_nothing(model: str, sim: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
     roomy = tokens(sim, params, PROMPTS[:4])

@@ -215,6 +215,17 @@ def test_bfloat16_runs(model: Path) -> None:
         assert len(driver.generate("0", 3)) == 3
 
 
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "mixtral"])
+def test_soft_caps_windows_sinks_and_experts_compile_too(model_type: str, tmp_path: Path) -> None:
+    folder, prompt = save_tiny_model(make_tiny_config(model_type), tmp_path), PROMPTS[1][:20]
+    expected, margin = Oracle(folder).greedy(prompt, 6)
+    assert margin > 1e-4
+    with started(folder, max_num_seqs=2, max_num_batched_tokens=32, max_model_len=64) as driver:
+        driver.add("0", prompt)
+        driver.step({"0": 9})
+        assert driver.generate("0", 6) == expected
+
+
 def test_a_device_that_is_not_there_is_refused(model: Path) -> None:
     with pytest.raises(ConfigError, match="there is no device 2"):
         SimDriver(model, options={"device": 2})
