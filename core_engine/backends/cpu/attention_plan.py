@@ -62,7 +62,6 @@ def build_plan(step: HostStep, block_size: int, num_threads: int) -> IntArray:
     header[a.PLAN_NUM_ITEMS] = len(items)
     header[a.PLAN_NUM_MERGES] = len(merges)
     header[a.PLAN_IS_MIXED] = step.shape.kind is StepKind.MIXED
-    header[a.PLAN_COST] = np.dot(num_tokens, last - first)
     header[a.PLAN_NUM_TOKENS] = step.num_tokens
     header[a.PLAN_PADDED_TOKENS] = step.shape.num_tokens
     return np.concatenate([header, items.ravel(), merges.ravel()])

@@ -26,7 +26,6 @@ __all__ = [
     "PAIR_SHIFT",
     "PARTIALS",
     "PLAN",
-    "PLAN_COST",
     "PLAN_HEADER",
     "PLAN_IS_MIXED",
     "PLAN_NUM_ITEMS",
@@ -98,11 +97,10 @@ CHUNK = 128
     PLAN_NUM_ITEMS,
     PLAN_NUM_MERGES,
     PLAN_IS_MIXED,  # some request computes several tokens: all keys and values are written first
-    PLAN_COST,  # sum over the items of tokens · positions
     PLAN_NUM_TOKENS,
     PLAN_PADDED_TOKENS,
     PLAN_HEADER,
-) = range(7)
+) = range(6)
 
 #: An item: request row, first token, number of tokens, first token's position, first and last + 1
 #: position of the context, index among the partial results or −1.

@@ -37,7 +37,6 @@ from core_engine.backends.cpu.kernels.arguments import (
     PAIR_SHIFT,
     PARTIALS,
     PLAN,
-    PLAN_COST,
     PLAN_HEADER,
     PLAN_IS_MIXED,
     PLAN_NUM_ITEMS,
@@ -174,7 +173,10 @@ def _attend_share(thread, args, storage):
 
     # In a decode step each pair writes its own token; the write of another's is never read.
     writes = args[KEYS] != 0 and plan[PLAN_IS_MIXED] == 0
-    cost = np.int64(plan[PLAN_COST]) * num_kv_heads
+    cost = np.int64(0)
+    for item in range(np.int64(plan[PLAN_NUM_ITEMS])):
+        at = PLAN_HEADER + item * ITEM_FIELDS
+        cost += np.int64(plan[at + 2]) * (plan[at + 5] - plan[at + 4]) * num_kv_heads
     mine, stop, before = cost * thread // num_threads, cost * (thread + 1) // num_threads, np.int64(0)
     for item in range(np.int64(plan[PLAN_NUM_ITEMS])):
         at = PLAN_HEADER + item * ITEM_FIELDS
