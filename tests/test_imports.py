@@ -178,6 +178,7 @@ PUBLIC_DOORS = {
     ),
     "core_engine.plugin": (
         "API_VERSION",
+        "DTYPE_BYTES",
         "BackendInfo",
         "BackendLoadError",
         "BackendOption",

@@ -14,7 +14,7 @@ The bases and seams of the worker and the model runner stand behind the second d
 `core_engine.plugin.runtime`, which imports torch. Nothing else of core-engine is promised to vendors.
 """
 
-from core_engine.config import EngineConfig, ModelConfig
+from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
 from core_engine.errors import (
     BackendLoadError,
     ConfigError,
@@ -45,6 +45,7 @@ from core_engine.plugin._version import API_VERSION
 
 __all__ = [
     "API_VERSION",
+    "DTYPE_BYTES",
     "BackendInfo",
     "BackendLoadError",
     "BackendOption",

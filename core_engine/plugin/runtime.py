@@ -11,6 +11,7 @@ from core_engine.hookspecs import ModelRunnerApi, WorkerApi
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.models.layer_transforms import LayerTransform
 from core_engine.sampling.base import Sampler
+from core_engine.sampling.noise import PARITY as THREEFRY_PARITY
 from core_engine.sampling.reference import ReferenceSampler
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.worker.context import RunnerContext, WorkerContext
@@ -34,6 +35,7 @@ from core_engine.worker.step_runner import StepModelRunner
 from core_engine.worker.worker import WorkerBase
 
 __all__ = [
+    "THREEFRY_PARITY",
     "Array",
     "AttentionBackend",
     "AttentionNeeds",

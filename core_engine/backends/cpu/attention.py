@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
 import torch
 
-from core_engine._ragged import Array
-from core_engine.attention.base import AttentionBackend, AttentionNeeds, LayerParams
 from core_engine.backends.cpu.attention_plan import build_plan, max_partials
 from core_engine.backends.cpu.kernel_cache import compile_cached, kernel_cache
 from core_engine.backends.cpu.kernels import arguments as a
-from core_engine.config import DTYPE_BYTES
-from core_engine.kv_cache.specs import KVCacheSpec
-
-if TYPE_CHECKING:
-    from core_engine.worker.device_io import DeviceIO
-    from core_engine.worker.step import HostStep
+from core_engine.plugin import DTYPE_BYTES
+from core_engine.plugin.runtime import (
+    Array,
+    AttentionBackend,
+    AttentionNeeds,
+    DeviceIO,
+    HostStep,
+    KVCacheSpec,
+    LayerParams,
+)
 
 __all__ = ["BLOCK_SIZES", "CpuKVCache", "NumbaPagedAttention"]
 

@@ -1,13 +1,11 @@
-"""Divides a step's attention into items of work for the CPU kernel. Torch-free."""
+"""Divides a step's attention into items of work for the CPU kernel."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from core_engine._ragged import IntArray
 from core_engine.backends.cpu.kernels import arguments as a
-from core_engine.worker.shape_policy import StepKind
-from core_engine.worker.step import HostStep
+from core_engine.plugin.runtime import HostStep, IntArray, StepKind
 
 __all__ = ["build_plan", "max_partials"]
 

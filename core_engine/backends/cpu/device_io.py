@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from core_engine._ragged import Array
 from core_engine.backends.cpu.memory import available_bytes, measure_peak, total_bytes
-from core_engine.errors import OutOfDeviceMemory
-from core_engine.worker.device_io import DeviceIO, Download, ReadyDownload, upload_each
-from core_engine.worker.reports import MemoryInfo
-from core_engine.worker.step import DeviceStep, HostStep
+from core_engine.plugin import OutOfDeviceMemory
+from core_engine.plugin.runtime import (
+    Array,
+    DeviceIO,
+    DeviceStep,
+    Download,
+    HostStep,
+    MemoryInfo,
+    ReadyDownload,
+    upload_each,
+)
 
 __all__ = ["CpuIO"]
 

@@ -25,9 +25,7 @@ from core_engine.plugin import (
 )
 
 if TYPE_CHECKING:
-    from core_engine.worker.context import RunnerContext, WorkerContext
-    from core_engine.worker.model_runner import ModelRunnerBase
-    from core_engine.worker.worker import WorkerBase
+    from core_engine.plugin.runtime import ModelRunnerBase, RunnerContext, WorkerBase, WorkerContext
 
 CORE_ENGINE_API = "0.1"
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from core_engine.sampling.base import Sampler
-from core_engine.sampling.reference import Inputs, ReferenceSampler
-
-if TYPE_CHECKING:
-    from core_engine.worker.shape_policy import SamplingKind
+from core_engine.plugin.runtime import ReferenceSampler, Sampler, SamplingKind
 
 __all__ = ["KernelSampler", "make_sampler"]
 
@@ -34,7 +31,9 @@ class KernelSampler(ReferenceSampler):
         # Compiled, or loaded from the cache, before the first request rather than with it.
         self._choose_rows = _kernels().choose_rows
 
-    def choose(self, logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> torch.Tensor:
+    def choose(
+        self, logits: torch.Tensor, inputs: Mapping[str, torch.Tensor], kind: SamplingKind
+    ) -> torch.Tensor:
         """Take each row's token, int32 ``[R]``, from adjusted ``logits``."""
         if logits.dtype not in (torch.float32, torch.bfloat16):
             logits = logits.to(torch.float32)

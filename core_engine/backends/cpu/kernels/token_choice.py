@@ -14,14 +14,14 @@ from numba import njit, prange
 
 from core_engine.backends.cpu.kernels.logarithm import neg_log, widened
 from core_engine.backends.cpu.kernels.token_filters import CHUNK, find_limit
-from core_engine.sampling.noise import PARITY
+from core_engine.plugin.runtime import THREEFRY_PARITY
 
 #: Noise never exceeds −log(−log(1 − 2⁻²⁴)) = 16.6355….
 _MAX_NOISE = np.float32(16.64)
 #: More than the computed noise may rise where its bits fall.
 _SLACK = np.float32(1e-4)
 _NO_LIMIT = np.float32(-np.inf)
-_PARITY = np.uint32(PARITY)
+_PARITY = np.uint32(THREEFRY_PARITY)
 #: NaN and the sign of zero may come out as the processor likes; sums and products stay as written.
 _INNER = {"fastmath": {"nnan", "nsz"}, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _u32 = np.uint32
