@@ -58,7 +58,8 @@ def test_a_small_pool_changes_nothing(model: str, sim: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
     roomy = tokens(sim, params, PROMPTS[:4])
     # 9 blocks of 16 tokens beside the null block, and the four need 20 in the end.
-    with LLM(model, backend="sim", **SETTINGS | {"kv_cache_bytes": 10 * 32768}) as tight:
+    block_bytes = SETTINGS["kv_cache_bytes"] // (sim.engine.core.scheduler.stats().num_total_blocks + 1)
+    with LLM(model, backend="sim", **SETTINGS | {"kv_cache_bytes": 10 * block_bytes}) as tight:
         assert tokens(tight, params, PROMPTS[:4]) == roomy
         assert tight.engine.core.scheduler.stats().num_preemptions > 0
 
