@@ -58,8 +58,15 @@ def text_causal_lm(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     mapping = AutoModelForCausalLM._model_mapping
-    text = config.get_text_config()
+    try:
+        text = config.get_text_config()
+    except ValueError as error:
+        raise UnsupportedModel(
+            f"{config.model_type} is not supported: its config names several text models"
+        ) from error
     if is_text_part(text, config) and type(text) in mapping:
+        # Whether the head shares the embeddings is said by the whole.
+        text.tie_word_embeddings = config.tie_word_embeddings
         return text
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) in mapping or remote:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributions import Distribution
+from torch.fx.experimental import _config as fx_config
 
 from core_engine.attention.base import LayerParams
 from core_engine.errors import UnsupportedModel
@@ -81,6 +83,8 @@ class Findings:
     layers: tuple[FoundLayer, ...]
     #: The attribute of the model that holds the backbone.
     backbone_name: str
+    #: The part that the model's own forward calls for hidden rows: the backbone or its decoder.
+    logits_backbone_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ def _find(model: Any) -> Findings:
     backbone_name, backbone = _backbone(model)
     if not takes_argument(backbone, "position_ids"):
         raise Refusal("its backbone takes no position_ids, so tokens of several requests cannot share a step")
-    _refuse_other_layers(config, backbone)
+    _refuse_other_layers(config)
     refuse_dynamic_rotary(model)
     fix_longrope(model, max_model_len=1)  # any choice will do: only that there is one matters here
     num_tokens = probe_length(model)
@@ -159,8 +163,8 @@ def _find(model: Any) -> Findings:
         _run_engine(model, backbone, num_tokens)
         if [call.name for call in calls] != [layer.name for layer in layers]:
             raise Refusal("it calls attention otherwise when it gets no mask")
-    _check_logits(model, backbone_name, config)
-    return Findings(layers=tuple(layers), backbone_name=backbone_name)
+    logits_backbone = _check_logits(model, backbone_name, config)
+    return Findings(layers=tuple(layers), backbone_name=backbone_name, logits_backbone_name=logits_backbone)
 
 
 def _backbone(model: Any) -> tuple[str, torch.nn.Module]:
@@ -176,12 +180,10 @@ def _backbone(model: Any) -> tuple[str, torch.nn.Module]:
     return parts[0]
 
 
-def _refuse_other_layers(config: Any, backbone: torch.nn.Module) -> None:
+def _refuse_other_layers(config: Any) -> None:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
         raise Refusal(f"some of its layers are {' and '.join(sorted(kinds))}")
-    if any(isinstance(module, torch.nn.Conv1d) for module in backbone.modules()):
-        raise Refusal("it mixes tokens outside attention (a convolution or a state-space layer)")
 
 
 @contextmanager
@@ -219,17 +221,54 @@ def _run_engine(model: Any, backbone: torch.nn.Module, num_tokens: int) -> None:
 
 def _forward(backbone: torch.nn.Module, num_tokens: int, **extra: Any) -> None:
     ids = torch.zeros(1, num_tokens, dtype=torch.int64, device="meta")
+    positions = torch.zeros_like(ids)
     arguments = accepted_arguments(backbone, {"use_cache": False, **extra})
     try:
-        with torch.device("meta"), torch.no_grad():
-            backbone(input_ids=ids, position_ids=torch.zeros_like(ids), **arguments)
+        with _without_data(), _watched_position_tables(backbone, positions):
+            backbone(input_ids=ids, position_ids=positions, **arguments)
     except Refusal:
         raise
     except Exception as error:
+        if any(isinstance(module, torch.nn.Conv1d) for module in backbone.modules()):
+            raise Refusal("it has convolutions or state-space layers along the tokens") from error
         detail = str(error).strip().splitlines()[0] if str(error).strip() else ""
         raise Refusal(
             f"its forward pass does not run without data ({type(error).__name__}: {detail[:160]})"
         ) from error
+
+
+@contextmanager
+def _watched_position_tables(backbone: torch.nn.Module, positions: torch.Tensor) -> Iterator[None]:
+    """Refuse a table of positions with a padding row: such models count from that row, over real tokens."""
+
+    def check(table: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        if arguments and arguments[0] is positions and getattr(table, "padding_idx", None) is not None:
+            raise Refusal("its positions are counted from a padding row, over the tokens that are no padding")
+
+    tables = [module for module in backbone.modules() if isinstance(module, torch.nn.Embedding)]
+    handles = [table.register_forward_pre_hook(check) for table in tables]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _without_data() -> Iterator[None]:
+    """Let code run on the meta device that looks at values in ways which change no shape of attention."""
+    checks = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        # Loops over the experts that were hit ask for the places of non-zero elements.
+        with (
+            torch.device("meta"),
+            torch.no_grad(),
+            fx_config.patch(meta_nonzero_assume_all_nonzero=True),  # type: ignore[attr-defined]
+        ):
+            yield
+    finally:
+        Distribution.set_default_validate_args(checks)
 
 
 def _read_calls(calls: list[_Call], config: Any) -> list[FoundLayer]:
@@ -285,14 +324,23 @@ def _read_call(call: _Call, owner: str | None) -> FoundLayer:
     )
 
 
-def _check_logits(model: Any, backbone_name: str, config: Any) -> None:
+def _check_logits(model: Any, backbone_name: str, config: Any) -> str:
+    """Return the name of the part whose place a stub can take, after computing logits with it."""
     rows = torch.empty(3, config.hidden_size, device="meta", dtype=model.dtype)
+    inner = f"{backbone_name}.decoder"
     try:
-        with torch.device("meta"), torch.no_grad():
-            logits = make_logits_function(model, backbone_name)(rows)
+        return _shape_of_logits(model, backbone_name, rows)
     except Exception as error:
-        raise Refusal(
-            f"its logits cannot be computed from hidden rows ({type(error).__name__}: {error})"
-        ) from error
-    if logits.dim() != 2 or logits.shape[0] != 3:
-        raise Refusal(f"its logits have shape {tuple(logits.shape)} for 3 rows")
+        if not isinstance(getattr(getattr(model, backbone_name), "decoder", None), torch.nn.Module):
+            raise Refusal(
+                f"its logits cannot be computed from hidden rows ({type(error).__name__}: {error})"
+            ) from error
+    return _shape_of_logits(model, inner, rows)
+
+
+def _shape_of_logits(model: Any, name: str, rows: torch.Tensor) -> str:
+    with _without_data():
+        logits = make_logits_function(model, name)(rows)
+    if logits.dim() != 2 or logits.shape[0] != rows.shape[0]:
+        raise Refusal(f"its logits have shape {tuple(logits.shape)} for {rows.shape[0]} rows")
+    return name

@@ -111,7 +111,7 @@ def load_model(
     return LoadedModel(
         module=model,
         backbone=_make_backbone(model, findings.backbone_name),
-        logits=make_logits_function(model, findings.backbone_name),
+        logits=make_logits_function(model, findings.logits_backbone_name),
         layers=findings.layers,
         weight_bytes=_weight_bytes(model),
         replaced=replaced,

@@ -8,7 +8,7 @@ answers with the rows it was given.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -44,13 +44,10 @@ class _StubBackbone(torch.nn.Module):
 def make_logits_function(model: torch.nn.Module, backbone_name: str) -> LogitsFunction:
     """Return a function from hidden rows ``[R, hidden_size]`` to logits ``[R, vocab_size]``.
 
-    ``backbone_name`` is the attribute of ``model`` that holds the backbone. The function shares the
-    model's modules, so that weights that are moved or replaced later are seen.
+    ``backbone_name`` is the (dotted) name of the part of ``model`` that computes hidden rows. The function
+    shares the model's modules, so that weights that are moved or replaced later are seen.
     """
-    head = copy.copy(model)
-    # Module.__setattr__ writes into _modules, which a shallow copy shares with the original.
-    head._modules = dict(model._modules)
-    head._modules[backbone_name] = _StubBackbone()
+    head = _with_stub(model, backbone_name.split("."))
     arguments = accepted_arguments(model, {"use_cache": False, "return_dict": True})
 
     def logits(rows: torch.Tensor) -> torch.Tensor:
@@ -58,3 +55,13 @@ def make_logits_function(model: torch.nn.Module, backbone_name: str) -> LogitsFu
         return cast(torch.Tensor, output.logits)[0]
 
     return logits
+
+
+def _with_stub(module: torch.nn.Module, path: Sequence[str]) -> Any:
+    if not path:
+        return _StubBackbone()
+    copied = copy.copy(module)
+    # Module.__setattr__ writes into _modules, which a shallow copy shares with the original.
+    copied._modules = dict(module._modules)
+    copied._modules[path[0]] = _with_stub(module.get_submodule(path[0]), path[1:])
+    return copied

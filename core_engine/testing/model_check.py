@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import torch
 from core_engine.config import EngineConfig
 from core_engine.errors import ModelError, UnsupportedModel
 from core_engine.models._quiet import quiet_transformers
+from core_engine.models.build import build_meta_model
+from core_engine.models.causal_lm import text_causal_lm
 from core_engine.models.config_reader import read_model_config
+from core_engine.models.finder import find_layers
 from core_engine.models.loader import LoadedModel, load_model
 from core_engine.testing.dense_attention import attach_dense_attention
 from core_engine.testing.oracle import Comparison, EngineRun, Oracle, compare
@@ -56,6 +60,8 @@ def check_type(model_type: str, directory: Path, num_tokens: int = 32, **overrid
             oracle = Oracle(directory)
             oracle.logits([3, 4, 5])
         except Exception as error:  # transformers' own trouble with a tiny config of this type
+            if (part := _text_part(model_type)) is not None and isinstance(error, ImportError):
+                return replace(check_type(part, directory, num_tokens, **overrides), model_type=model_type)
             reason = _refused_by_config(model_type, overrides)
             if reason is not None:
                 return TypeResult(model_type, TypeState.REFUSED, reason)
@@ -103,21 +109,31 @@ def random_prompts(lengths: Sequence[int] = (21, 40, 3), seed: int = 0) -> list[
     return [[rng.randrange(3, VOCAB_SIZE) for _ in range(length)] for length in lengths]
 
 
-def _refused_by_config(model_type: str, overrides: dict[str, Any]) -> str | None:
-    """Return the refusal that the type's default config already meets, or None."""
-    from core_engine.models.build import build_meta_model
-    from core_engine.models.causal_lm import text_causal_lm
-    from core_engine.models.finder import find_layers
+def _text_part(model_type: str) -> str | None:
+    """Return the type of the text part that the engine loads of a multimodal type."""
+    from transformers import CONFIG_MAPPING
 
-    try:
-        config = text_causal_lm(make_tiny_config(model_type, **overrides))
-        find_layers(build_meta_model(config, dtype=torch.float32))
-    except UnsupportedModel as error:
-        reason = str(error).partition("not supported: ")[2]
-        # A tiny config that breaks the model says nothing of the type.
-        return None if not reason or "does not run without data" in reason else reason
-    except Exception:
-        return None
+    config = CONFIG_MAPPING[model_type]()
+    part = text_causal_lm(config)
+    return None if part is config else str(part.model_type)
+
+
+def _refused_by_config(model_type: str, overrides: dict[str, Any]) -> str | None:
+    """Return the refusal of a type whose tiny model transformers cannot make or run, or None."""
+    from transformers import CONFIG_MAPPING
+
+    default = partial(CONFIG_MAPPING[model_type])
+    for make in (partial(make_tiny_config, model_type, **overrides), default):
+        try:
+            config = text_causal_lm(make())
+            find_layers(build_meta_model(config, dtype=torch.float32))
+        except UnsupportedModel as error:
+            reason = str(error).partition("not supported: ")[2]
+            # A tiny config may break the model, which says nothing of the type.
+            if reason and (make is default or "does not run without data" not in reason):
+                return reason
+        except Exception:
+            continue
     return None
 
 

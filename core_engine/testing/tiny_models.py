@@ -13,7 +13,7 @@ VOCAB_SIZE = 199
 #: Smaller than the prompts that tests use, so that windows matter.
 SLIDING_WINDOW = 7
 #: A model with more is not tiny: some size of its config was not shrunk.
-MOST_PARAMETERS = 20_000_000
+MOST_PARAMETERS = 60_000_000
 
 #: What a size is set to, by the attribute's name; only attributes that a config has are touched.
 _SIZES: dict[str, Any] = {
@@ -67,12 +67,45 @@ _SIZES: dict[str, Any] = {
     "dim_head": 16,
     "original_max_position_embeddings": 64,
 }
-#: What single types need besides.
+#: What single types need besides; ``...`` keeps the class's default.
 _OVERRIDES: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
-    "gptj": {"rotary_dim": 8},
-    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "cohere_compass_text": {
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 10_000.0}
+            for kind in ("full_attention", "sliding_attention")
+        }
+    },
+    "dbrx": {
+        "attn_config": {"rope_theta": 10_000.0, "kv_n_heads": 2, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+    },
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "dory": {"layer_types": ...},
+    "dots1": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "gemma3n_text": {"activation_sparsity_pattern": [0.8, 0.8, 0.0, 0.0]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": SLIDING_WINDOW},
+    "gptj": {"rotary_dim": 8},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16},
+    "ministral": {"head_dim": 16},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "nemotron": {"head_dim": 16, "num_key_value_heads": 2},
+    "reformer": {"is_decoder": True},
+    "xmod": {"default_language": "en_XX"},
+    "zaya": {"num_experts_per_tok": 1},
+    "mamba2": {"num_heads": 8, "head_dim": 16},
+}
+#: Parts whose defaults the type itself refuses.
+_PARTS: dict[str, dict[str, Any]] = {
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}}
 }
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 
@@ -84,7 +117,7 @@ def make_tiny_config(model_type: str, **overrides: Any) -> Any:
     """
     from transformers import CONFIG_MAPPING
 
-    default = CONFIG_MAPPING[model_type]()
+    default = CONFIG_MAPPING[model_type](**_PARTS.get(model_type, {}))
     overrides = {**_OVERRIDES.get(model_type, {}), **overrides}
     text = default.get_text_config()
     if text is default:
@@ -115,9 +148,12 @@ def _shrink(default: Any, overrides: dict[str, Any]) -> Any:
     kinds = sorted(set(stated.get("layer_types") or ()))
     if kinds:
         values["layer_types"] = [kinds[(i + 1) % len(kinds)] for i in range(_SIZES["num_hidden_layers"])]
+    if "is_decoder" in stated:  # an encoder's config serves as causal LM only with this
+        values["is_decoder"] = True
     if stated.get("use_sliding_window") is not None:
         values["use_sliding_window"] = True
-    return type(default)(**{**values, **overrides})
+    chosen = {**values, **overrides}
+    return type(default)(**{name: value for name, value in chosen.items() if value is not ...})
 
 
 @torch.no_grad()
