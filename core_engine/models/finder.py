@@ -281,8 +281,6 @@ def _read_calls(calls: list[_Call], config: Any) -> list[FoundLayer]:
     for index, call in enumerate(calls):
         owner = next((c.name for c in calls[:index] if c.key is call.key and c.value is call.value), None)
         layers.append(_read_call(call, owner))
-    if len({(layer.head_dim, layer.head_dim_v) for layer in layers}) > 1:
-        raise Refusal("its layers have different head dims")
     return layers
 
 

@@ -22,7 +22,7 @@ from core_engine.models.finder import find_layers
 from core_engine.models.loader import LoadedModel, load_model
 from core_engine.testing.dense_attention import attach_dense_attention
 from core_engine.testing.oracle import Comparison, EngineRun, Oracle, compare
-from core_engine.testing.tiny_models import VOCAB_SIZE, make_tiny_config, save_tiny_model
+from core_engine.testing.tiny_models import VOCAB_SIZE, make_default_config, make_tiny_config, save_tiny_model
 
 __all__ = ["TypeResult", "TypeState", "check_type", "dense_run", "load_float32", "random_prompts"]
 
@@ -111,18 +111,17 @@ def random_prompts(lengths: Sequence[int] = (21, 40, 3), seed: int = 0) -> list[
 
 def _text_part(model_type: str) -> str | None:
     """Return the type of the text part that the engine loads of a multimodal type."""
-    from transformers import CONFIG_MAPPING
-
-    config = CONFIG_MAPPING[model_type]()
-    part = text_causal_lm(config)
+    try:
+        config = make_default_config(model_type)
+        part = text_causal_lm(config)
+    except (UnsupportedModel, ValueError):
+        return None
     return None if part is config else str(part.model_type)
 
 
 def _refused_by_config(model_type: str, overrides: dict[str, Any]) -> str | None:
     """Return the refusal of a type whose tiny model transformers cannot make or run, or None."""
-    from transformers import CONFIG_MAPPING
-
-    default = partial(CONFIG_MAPPING[model_type])
+    default = partial(make_default_config, model_type)
     for make in (partial(make_tiny_config, model_type, **overrides), default):
         try:
             config = text_causal_lm(make())

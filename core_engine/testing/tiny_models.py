@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["make_tiny_config", "randomize", "save_tiny_model"]
+__all__ = ["make_default_config", "make_tiny_config", "randomize", "save_tiny_model"]
 
 VOCAB_SIZE = 199
 #: Smaller than the prompts that tests use, so that windows matter.
@@ -67,6 +67,7 @@ _SIZES: dict[str, Any] = {
     "dim_head": 16,
     "original_max_position_embeddings": 64,
 }
+_SMALL_TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
 #: What single types need besides; ``...`` keeps the class's default.
 _OVERRIDES: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
@@ -90,22 +91,44 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
         "topk_group": 1,
         "first_k_dense_replace": 1,
     },
+    "gemma4_assistant": {"num_kv_shared_layers": 4},
     "gemma3n_text": {"activation_sparsity_pattern": [0.8, 0.8, 0.0, 0.0]},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": SLIDING_WINDOW},
     "gptj": {"rotary_dim": 8},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
     "ministral": {"head_dim": 16},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "nemotron": {"head_dim": 16, "num_key_value_heads": 2},
-    "reformer": {"is_decoder": True},
+    "phi4_multimodal": {
+        "vision_config": {
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        "audio_config": {
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_blocks": 1,
+            "num_attention_heads": 2,
+        },
+    },
+    "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 48]},
     "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
     "mamba2": {"num_heads": 8, "head_dim": 16},
 }
 #: Parts whose defaults the type itself refuses.
 _PARTS: dict[str, dict[str, Any]] = {
-    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}}
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+        }
+    }
 }
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 
@@ -115,9 +138,7 @@ def make_tiny_config(model_type: str, **overrides: Any) -> Any:
 
     ``overrides`` win over the shrunk values; of a multimodal type they go to its text part.
     """
-    from transformers import CONFIG_MAPPING
-
-    default = CONFIG_MAPPING[model_type](**_PARTS.get(model_type, {}))
+    default = make_default_config(model_type)
     overrides = {**_OVERRIDES.get(model_type, {}), **overrides}
     text = default.get_text_config()
     if text is default:
@@ -129,6 +150,13 @@ def make_tiny_config(model_type: str, **overrides: Any) -> Any:
         if part is not None
     }
     return type(default)(**tiny)
+
+
+def make_default_config(model_type: str) -> Any:
+    """Return the config that ``model_type`` has when nothing is said."""
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[model_type](**_PARTS.get(model_type, {}))
 
 
 def _shrink(default: Any, overrides: dict[str, Any]) -> Any:

@@ -26,7 +26,7 @@ def test_layers_come_in_the_order_of_the_forward_pass() -> None:
 
 
 def test_a_layer_is_described_by_what_it_hands_to_attention() -> None:
-    layer = find("llama", head_dim=24).layers[0]
+    layer = find("llama", head_dim=24, num_key_value_heads=2).layers[0]
 
     assert (layer.num_heads, layer.num_kv_heads, layer.head_dim, layer.head_dim_v) == (4, 2, 24, 24)
     assert layer.scale == pytest.approx(24**-0.5)
@@ -42,6 +42,12 @@ def test_values_may_be_narrower_than_keys() -> None:
     layer = find("deepseek_v3").layers[0]
 
     assert (layer.head_dim, layer.head_dim_v) == (24, 12)
+
+
+def test_head_dims_may_differ_between_layers() -> None:
+    layers = find("gemma4_text").layers
+
+    assert {(layer.sliding_window, layer.head_dim) for layer in layers} == {(7, 16), (None, 512)}
 
 
 def test_soft_caps_scales_and_windows_of_gemma2() -> None:
@@ -80,16 +86,31 @@ def test_the_model_keeps_no_trace_of_the_search() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "reason"),
+    ("model_type", "overrides", "reason"),
     [
-        ("llama4_text", "chunked"),
-        ("bloom", "position_ids"),
-        ("qwen3_next", "layers are attention|without data|mixes tokens"),
-        ("mamba", "position_ids|layers are attention"),
-        ("bert", "bidirectional"),
-        ("gemma4_text", "head dims"),
+        ("llama4_text", {}, "some of its layers are chunked_attention"),
+        ("qwen3_next", {}, "some of its layers are linear_attention"),
+        ("lfm2", {}, "some of its layers are conv"),
+        ("bert", {"is_decoder": False}, "its attention is bidirectional"),
+        ("roberta", {}, "its positions are counted from a padding row"),
+        ("bloom", {}, "its backbone takes no position_ids"),
+        ("doge", {}, "its attention gets a mask that carries more than what a token sees"),
+        ("diffllama", {}, "it runs the same attention layer more than once"),
+        ("rembert", {}, "only 0 of its 4 layers are attention"),
+        ("falcon", {}, "its attention takes no function from outside"),
+        ("phimoe", {}, r"it mixes tokens outside attention \(max\)"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "its attention is bidirectional"),
     ],
 )
-def test_what_the_engine_cannot_compute_is_refused_with_the_reason(model_type: str, reason: str) -> None:
+def test_what_the_engine_cannot_compute_is_refused_with_the_reason(
+    model_type: str, overrides: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(UnsupportedModel, match=rf"is not supported: .*({reason})"):
-        find(model_type)
+        find(model_type, **overrides)
+
+
+def test_an_encoder_decoder_is_refused() -> None:
+    from transformers import CONFIG_MAPPING
+
+    with pytest.raises(UnsupportedModel, match="not a causal language model"):
+        text_causal_lm(CONFIG_MAPPING["t5"]())
