@@ -10,15 +10,13 @@ from core_engine.errors import UnsupportedModel
 from core_engine.models._quiet import quiet_transformers
 from core_engine.models.attention_hook import ATTENTION_NAME, register_attention
 
-__all__ = ["DEFAULT_EXPERTS", "build_meta_model"]
+__all__ = ["build_meta_model"]
 
-#: How the experts of mixture models are computed unless a backend chooses otherwise.
-DEFAULT_EXPERTS = "batched_mm"
+#: The way of computing the experts of mixture models whose shapes do not depend on the tokens' routes.
+_STATIC_EXPERTS = "batched_mm"
 
 
-def build_meta_model(
-    text_config: Any, *, dtype: torch.dtype, experts: str = DEFAULT_EXPERTS, trust_remote_code: bool = False
-) -> Any:
+def build_meta_model(text_config: Any, *, dtype: torch.dtype, trust_remote_code: bool = False) -> Any:
     """Return the causal-LM model of ``text_config`` with all parameters on the meta device.
 
     Raises `UnsupportedModel` when it cannot be built from its config.
@@ -33,7 +31,7 @@ def build_meta_model(
                     text_config,
                     dtype=dtype,
                     attn_implementation=ATTENTION_NAME,
-                    experts_implementation=experts,
+                    experts_implementation=_STATIC_EXPERTS,
                     trust_remote_code=trust_remote_code,
                 )
         except KeyError as error:

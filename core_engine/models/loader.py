@@ -12,7 +12,7 @@ import torch
 
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.models.attention_hook import AttentionObject, attach_attention
-from core_engine.models.build import DEFAULT_EXPERTS, build_meta_model
+from core_engine.models.build import build_meta_model
 from core_engine.models.causal_lm import read_transformers_config, text_causal_lm
 from core_engine.models.finder import FoundLayer, find_layers
 from core_engine.models.layer_transforms import LayerTransform
@@ -58,13 +58,14 @@ def load_model(
     dtype: str,
     transforms: Sequence[LayerTransform] = (),
     weight_device: str = "cpu",
-    experts: str = DEFAULT_EXPERTS,
+    experts: str | None = None,
     progress: bool = True,
 ) -> LoadedModel:
     """Load the model that ``facts`` describe in ``dtype`` ("bfloat16", "float16", "float32").
 
     ``transforms`` are applied in order to the model on the meta device. ``experts`` names how
-    transformers computes the experts of mixture models ("batched_mm", "grouped_mm", "eager").
+    transformers computes the experts of mixture models: "grouped_mm", "batched_mm" (static shapes) or
+    "eager"; None takes grouped_mm where torch has it, which is the fastest on CPU, else eager.
     ``weight_device`` is where weights are read to. ``progress`` shows a bar on stderr for loads that
     take longer than a second.
 
@@ -77,9 +78,7 @@ def load_model(
         Path(facts.directory), facts.gguf_file, trust_remote_code=config.trust_remote_code
     )
     text = text_causal_lm(full)
-    meta_model = build_meta_model(
-        text, dtype=torch_dtype, experts=experts, trust_remote_code=config.trust_remote_code
-    )
+    meta_model = build_meta_model(text, dtype=torch_dtype, trust_remote_code=config.trust_remote_code)
     findings = find_layers(meta_model)
     replaced: dict[str, int] = {}
 

@@ -54,7 +54,7 @@ def read_weights(
     *,
     dtype: torch.dtype,
     device: str,
-    experts: str,
+    experts: str | None,
     transform: Callable[[torch.nn.Module], None],
     progress: bool,
 ) -> Any:

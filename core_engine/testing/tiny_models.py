@@ -67,6 +67,13 @@ _SIZES: dict[str, Any] = {
     "dim_head": 16,
     "original_max_position_embeddings": 64,
 }
+_INDEXER = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 4,
+}
 _SMALL_TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
 #: What single types need besides; ``...`` keeps the class's default.
 _OVERRIDES: dict[str, dict[str, Any]] = {
@@ -115,6 +122,8 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
             "num_attention_heads": 2,
         },
     },
+    "qwen4_exp": _INDEXER,
+    "qwen4_exp_text": _INDEXER,
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 48]},
     "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},

@@ -1,0 +1,53 @@
+"""docs/reference/models.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import transformers
+
+from core_engine.testing.model_check import TypeState, check_type
+
+TABLE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
+#: One of each kind: plain, windows, shared caches, experts, latent attention, learned positions, refusals.
+SAMPLE = (
+    "llama",
+    "ministral",
+    "gemma3n_text",
+    "mixtral",
+    "deepseek_v2",
+    "opt",
+    "starcoder2",
+    "bloom",
+    "lfm2",
+    "doge",
+)
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    found = re.findall(r"^\| `(\S+)` \| (\w+) \| (.*) \|$", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    return {model_type: (state, detail) for model_type, state, detail in found}
+
+
+def test_no_type_gives_a_wrong_answer_or_is_left_untested() -> None:
+    assert {state for state, _ in rows().values()} == {TypeState.WORKS, TypeState.REFUSED}
+
+
+def test_the_table_lists_every_type_of_the_version_that_it_names() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    [version] = re.findall(r"Checked with transformers (\S+):", TABLE.read_text(encoding="utf-8"))
+    if version != transformers.__version__:
+        pytest.skip(f"the table was made with transformers {version}")
+
+    assert list(rows()) == list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+@pytest.mark.parametrize("model_type", SAMPLE)
+def test_a_sample_of_the_table_holds(model_type: str, tmp_path: Path) -> None:
+    result = check_type(model_type, tmp_path, num_tokens=4)
+
+    state, _ = rows()[model_type]
+    assert result.state == state
