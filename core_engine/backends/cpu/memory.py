@@ -5,13 +5,14 @@ Torch-free: the backend's light module reads it during detection.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from core_engine.plugin import Probe
 
-__all__ = ["available_bytes", "measure_peak", "total_bytes"]
+__all__ = ["available_bytes", "measure_peak", "return_freed_pages", "total_bytes"]
 
 #: Larger limits are the kernel's way of saying "no limit".
 _NO_LIMIT = 1 << 60
@@ -50,6 +51,13 @@ def measure_peak(run: Callable[[], None]) -> int:
     before = _sizes(status.read_text())["VmRSS"]
     run()
     return max(0, _sizes(status.read_text())["VmHWM"] - before)
+
+
+def return_freed_pages() -> None:
+    """Give freed heap pages back to the system, where the C library can (glibc keeps them otherwise)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def _meminfo(probe: Probe) -> dict[str, int]:

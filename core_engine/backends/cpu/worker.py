@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from core_engine.backends.cpu.memory import available_bytes, total_bytes
+from core_engine.backends.cpu.memory import available_bytes, return_freed_pages, total_bytes
 from core_engine.backends.cpu.threads import default_threads
 from core_engine.plugin.runtime import (
     DeviceReport,
@@ -49,6 +49,13 @@ class CpuWorker(WorkerBase):
             kv_cache_bytes=kv_cache_bytes,
             rule=rule,
         )
+
+    def shutdown(self) -> bool:
+        """Drop the model and its caches and give their pages back to the system."""
+        released = super().shutdown()
+        if released:
+            return_freed_pages()
+        return released
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
         """Compute one step through the runner."""
