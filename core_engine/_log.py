@@ -1,4 +1,4 @@
-"""Where the engine's own lines go: the ``core_engine`` logger, shown on stderr unless logging is configured."""
+"""Where the engine's own lines go: the ``core_engine`` logger, on stderr unless logging is configured."""
 
 from __future__ import annotations
 
