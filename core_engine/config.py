@@ -45,7 +45,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """All settings of one engine; every field is a flag of the shell and has a variable of the same name."""
+    """All settings of one engine; each is a flag of the shell and has a variable, ``seed`` excepted."""
 
     #: Directory, hub id or ``.gguf`` file.
     model: str
@@ -65,7 +65,8 @@ class EngineConfig:
     scheduling_policy: str = "fcfs"
     #: Tokens per KV-cache block; the backend's preferred size by default.
     block_size: int | None = None
-    #: Bytes for the KV cache; by default what the backend finds free.
+    #: Bytes for the KV cache; by default what the backend finds free (the CPU backend takes half of the free
+    #: memory, at most 8 GiB).
     kv_cache_bytes: int | None = None
     #: Share of the device's memory that the engine may use, where a backend sizes by share.
     device_memory_utilization: float = 0.9
@@ -75,7 +76,8 @@ class EngineConfig:
     enable_chunked_prefill: bool | None = None
     #: Do not capture or compile shapes.
     enforce_eager: bool = False
-    #: Seeds what is not a request's own (a request without a seed draws one from here).
+    #: Where requests without a seed draw theirs from; by default from the system. The shell's ``--seed`` is
+    #: the requests' own.
     seed: int | None = None
     #: Over how many devices each weight matrix is split.
     tensor_parallel_size: int = 1

@@ -19,7 +19,7 @@ class SamplingParams:
 
     #: How many sequences to generate from the prompt, 1 to 128; each has its own stream of noise.
     n: int = 1
-    #: The most tokens to generate; None means the engine's default for the door in use.
+    #: The most tokens to generate; None means 256.
     max_tokens: int | None = None
     #: No end-of-sequence id, stop id or stop string counts before this many tokens.
     min_tokens: int = 0
