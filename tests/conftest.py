@@ -12,8 +12,11 @@ from tiny_distribution import BACKENDS, add_distribution
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODELS = REPOSITORY / ".cache" / "models"
 
-# No test may ask a model hub; set before any module reads it.
+# Set before any module reads them. No test may ask a model hub; tiny models gain nothing from threads, and
+# on a busy machine the threads of one step wait for each other's time slices.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
