@@ -11,7 +11,7 @@ from core_engine.cli.engine_flags import add_engine_flags, engine_options, model
 from core_engine.cli.options import add_option
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
 from core_engine.cli.speed import speed_line
-from core_engine.errors import InvalidRequest
+from core_engine.errors import ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
     from core_engine import LLM, SamplingParams
@@ -31,8 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer ``--prompt``, or each line of stdin in one conversation."""
-    from core_engine import LLM
+    from core_engine import LLM, SamplingParams
 
+    if sampling_params(args, SamplingParams()).n != 1:
+        raise ConfigError("a chat has one answer to each question: leave --n at 1, or use generate")
     opening: Conversation = [{"role": "system", "content": args.system}] if args.system else []
     with LLM(model_of(args), **engine_options(args)) as llm:
         params = sampling_params(args, llm.engine.default_params)

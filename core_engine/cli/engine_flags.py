@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import Any
 
-from core_engine.cli.options import Container, add_backend_options, add_option, add_switch, parse_pairs
+from core_engine.cli.options import (
+    Container,
+    add_backend_options,
+    add_option,
+    add_switch,
+    parse_pairs,
+    variable_of,
+)
 from core_engine.errors import ConfigError
 
 __all__ = ["add_engine_flags", "engine_options", "model_of"]
@@ -87,7 +95,9 @@ def model_of(args: argparse.Namespace) -> str:
     named, given = args.model_argument, args.model
     if named is None and given is None:
         raise ConfigError("no model given: name a directory, hub id or .gguf file as MODEL or --model")
-    # A variable may stand behind --model; the argument on the line wins.
+    # A variable may stand behind --model; the argument on the line wins over that.
+    if named is not None and given not in (None, named, os.environ.get(variable_of("--model"))):
+        raise ConfigError(f"two models given: {named!r} as MODEL and {given!r} as --model; name one")
     model: str = given if named is None else named
     return model
 

@@ -14,7 +14,7 @@ from core_engine.cli.options import add_option, add_switch
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
 from core_engine.cli.speed import speed_line
 from core_engine.engine.outputs import RequestOutput
-from core_engine.errors import ConfigError
+from core_engine.errors import ConfigError, InvalidRequest
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,9 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate and print; one prompt is streamed, several are printed when all are done."""
-    from core_engine import LLM
+    from core_engine import LLM, SamplingParams
 
     model, prompts = model_of(args), _read_prompts(args.prompt)
+    # What can be known to be wrong costs no start of an engine.
+    sampling_params(args, SamplingParams())
+    if "" in prompts:
+        raise InvalidRequest(f"prompt {prompts.index('') + 1} is empty; give some text", "prompt")
     with LLM(model, **engine_options(args)) as llm:
         params = sampling_params(args, llm.engine.default_params)
         started_s = time.perf_counter()
@@ -61,7 +65,15 @@ def run(args: argparse.Namespace) -> int:
 def _read_prompts(given: list[str] | None) -> list[str]:
     prompts: list[str] = []
     for text in given or []:
-        prompts += (line.rstrip("\r\n") for line in sys.stdin) if text == "-" else [text]
+        if text != "-":
+            prompts.append(text)
+        elif sys.stdin is None:
+            raise ConfigError("--prompt - reads the prompts from stdin, which is closed")
+        else:
+            try:
+                prompts += (line.rstrip("\r\n") for line in sys.stdin)
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"--prompt - cannot read stdin: {error}") from None
     if not prompts:
         raise ConfigError(
             "no prompt given: use --prompt TEXT, or --prompt - with one prompt per line on stdin"

@@ -19,6 +19,7 @@ class EngineCore:
     def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
         self.executor = executor
         self.scheduler = scheduler
+        self._failed: list[CoreOutput] = []
 
     def add(self, request: CoreRequest) -> None:
         """Queue a request. Raises `InvalidRequest` when it can never run."""
@@ -35,8 +36,9 @@ class EngineCore:
     def step(self) -> list[CoreOutput]:
         """Schedule, compute and account one step; returns what each of its requests gained.
 
-        When the step fails its requests end with "error" (their cache is undefined) and the failure
-        is raised; requests that wait are not touched, and the engine may go on.
+        When the step fails its requests end with "error" (their cache is undefined), ``take_failed``
+        tells of them, and the failure is raised; requests that wait are not touched, and the engine
+        may go on.
         """
         step = self.scheduler.schedule()
         if step is None:
@@ -44,9 +46,14 @@ class EngineCore:
         try:
             output = self.executor.execute_model(step).result()
         except BaseException:
-            self.scheduler.finish(step.request_ids, "error")
+            self._failed += self.scheduler.finish(step.request_ids, "error")
             raise
         return self.scheduler.update(step, output)
+
+    def take_failed(self) -> list[CoreOutput]:
+        """Return the ends of requests that failed steps took with them, each once."""
+        failed, self._failed = self._failed, []
+        return failed
 
     def shutdown(self) -> None:
         """Release the workers; safe to call twice."""

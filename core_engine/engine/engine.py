@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from core_engine.config import EngineConfig
+from core_engine.engine.messages import CoreOutput
 from core_engine.engine.outputs import RequestOutput
 from core_engine.engine.prompts import PromptProcessor, TokenizedPrompt
 from core_engine.engine.request_state import LogprobFormatter, RequestState
-from core_engine.engine.start import start_engine
+from core_engine.engine.start import PreparedEngine, prepare_engine, start_engine
 from core_engine.engine.stream_chunk import StreamChunk
 from core_engine.engine.text_stream import TextStream
 from core_engine.engine.tokenizer import Tokenizer
-from core_engine.errors import InvalidRequest
+from core_engine.errors import EngineClosed, InvalidRequest
 from core_engine.models.generation_defaults import read_generation_defaults
 from core_engine.sampling.params import SamplingParams
 
@@ -26,20 +27,17 @@ logger = logging.getLogger(__name__)
 class LLMEngine:
     """One started engine with its text side; a caller adds requests and steps until they are finished.
 
-    Raises what `core_engine.engine.start.start_engine` raises.
+    Tokenizer and sampling defaults are read before any weight. Raises what `prepare_engine` and
+    `start_engine` raise.
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        started = start_engine(config)
-        self.started = started
+        prepared = prepare_engine(config)
+        self.tokenizer = Tokenizer(prepared.config, prepared.model)
+        self.default_params = _read_defaults(prepared)
+        self.started = started = start_engine(prepared)
         self.config = started.config
         self.core = started.core
-        try:
-            self.tokenizer = Tokenizer(self.config, started.model)
-            self.default_params = self._read_defaults()
-        except BaseException:
-            self.core.shutdown()
-            raise
         self.prompts = PromptProcessor(
             self.config, started.model, started.capabilities, started.selection.backend.name, self.tokenizer
         )
@@ -47,29 +45,32 @@ class LLMEngine:
         self._states: dict[str, RequestState] = {}
         # A sequence's id in the core → its request and its index.
         self._sequences: dict[str, tuple[RequestState, int]] = {}
+        self._closed = False
 
     def add(
-        self, requests: Iterable[tuple[str, TokenizedPrompt, SamplingParams]], *, stream: bool = False
+        self,
+        requests: Iterable[tuple[str, TokenizedPrompt, SamplingParams]],
+        *,
+        priority: int = 0,
+        stream: bool = False,
     ) -> None:
-        """Queue requests (id, prompt, parameters); all are checked before the first is queued.
+        """Queue requests (id, prompt, parameters); smaller priorities run first under that policy.
 
-        Raises `InvalidRequest` or `UnsupportedFeature`, naming the prompt's place when there are
-        several; then none of them is queued. With ``stream`` each step's gain is kept for ``take_chunks``.
+        All are checked before the first is queued: raises `InvalidRequest` or `UnsupportedFeature`,
+        naming the prompt's place when there are several, and then none of them is queued. With
+        ``stream`` each step's gain is kept for ``take_chunks``.
         """
         backend = self.started.selection.backend
-        checked = []
-        for place, (request_id, prompt, params) in enumerate(requests):
+        listed, checked = list(requests), []
+        for place, (request_id, prompt, params) in enumerate(listed):
             try:
                 if request_id in self._states:
                     raise InvalidRequest(f"request id {request_id!r} is in use", "request_id")
                 backend.validate_request(params, len(prompt.token_ids), self.config)
-                checked.append(
-                    (request_id, prompt, params, self.prompts.requests(request_id, prompt, params))
-                )
+                sequences = self.prompts.requests(request_id, prompt, params, priority)
             except InvalidRequest as error:
-                raise InvalidRequest(
-                    f"prompt {place}: {error}" if place else str(error), error.param
-                ) from None
+                raise place_error(error, place, len(listed)) from None
+            checked.append((request_id, prompt, params, sequences))
         added: list[str] = []
         try:
             for request_id, prompt, params, sequences in checked:
@@ -85,9 +86,63 @@ class LLMEngine:
             raise
 
     def step(self) -> None:
-        """Compute one step and hand its results to the requests."""
+        """Compute one step and hand its results to the requests.
+
+        Raises `EngineClosed` after ``shutdown``, and the failure of a step, whose requests then end with
+        "error".
+        """
+        self.check_open()
+        try:
+            self._take(self.core.step())
+        except BaseException:
+            self._take(self.core.take_failed())
+            raise
+
+    def take_finished(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+        """Return those of ``request_ids`` that have finished, each once."""
+        return [
+            self._states.pop(request_id).output
+            for request_id in request_ids
+            if request_id in self._states and self._states[request_id].output.finished
+        ]
+
+    def take_chunks(self, request_id: str) -> list[StreamChunk]:
+        """Return what a streamed request has gained since the last call; nothing for an unknown one."""
+        state = self._states.get(request_id)
+        if state is None:
+            return []
+        chunks, state.chunks = state.chunks, []
+        return chunks
+
+    def is_open(self, request_id: str) -> bool:
+        """Say whether a request is known and unfinished."""
+        state = self._states.get(request_id)
+        return state is not None and not state.output.finished
+
+    def discard(self, request_ids: Iterable[str]) -> None:
+        """Forget requests; those that still run are aborted. Unknown ids are ignored."""
+        states = [state for request_id in request_ids if (state := self._states.pop(request_id, None))]
+        gone = [name for name, (state, _) in self._sequences.items() if state in states] if states else []
+        for name in gone:
+            del self._sequences[name]
+        if gone:
+            self.core.finish(gone, "abort")
+
+    def check_open(self) -> None:
+        """Raise `EngineClosed` after ``shutdown``."""
+        if self._closed:
+            raise EngineClosed("this engine was closed; build a new one")
+
+    def shutdown(self) -> None:
+        """End the engine; safe to call twice."""
+        self._closed = True
+        self._states.clear()
+        self._sequences.clear()
+        self.core.shutdown()
+
+    def _take(self, core_outputs: Iterable[CoreOutput]) -> None:
         stopped = []
-        for core_output in self.core.step():
+        for core_output in core_outputs:
             place = self._sequences.get(core_output.request_id)
             if place is None:
                 continue
@@ -101,40 +156,17 @@ class LLMEngine:
         if stopped:
             self.core.finish(stopped, "stop")
 
-    def take_finished(self, request_ids: Iterable[str]) -> list[RequestOutput]:
-        """Return those of ``request_ids`` that have finished, each once."""
-        return [
-            self._states.pop(request_id).output
-            for request_id in request_ids
-            if request_id in self._states and self._states[request_id].output.finished
-        ]
 
-    def take_chunks(self, request_id: str) -> list[StreamChunk]:
-        """Return what a streamed request has gained since the last call."""
-        state = self._states[request_id]
-        chunks, state.chunks = state.chunks, []
-        return chunks
+def place_error(error: InvalidRequest, place: int, count: int) -> InvalidRequest:
+    """Return ``error`` with the prompt's place in front, where there are several."""
+    return InvalidRequest(f"prompt {place}: {error}", error.param) if count > 1 else error
 
-    def discard(self, request_ids: Iterable[str]) -> None:
-        """Forget requests; those that still run are aborted. Unknown ids are ignored."""
-        states = [state for request_id in request_ids if (state := self._states.pop(request_id, None))]
-        gone = [name for name, (state, _) in self._sequences.items() if state in states] if states else []
-        for name in gone:
-            del self._sequences[name]
-        if gone:
-            self.core.finish(gone, "abort")
 
-    def shutdown(self) -> None:
-        """End the engine; safe to call twice."""
-        self._states.clear()
-        self._sequences.clear()
-        self.core.shutdown()
-
-    def _read_defaults(self) -> SamplingParams:
-        if not self.config.use_generation_config:
-            return SamplingParams()
-        defaults = read_generation_defaults(self.started.model)
-        if defaults:
-            shown = ", ".join(f"{name}={value}" for name, value in defaults.items())
-            logger.info("sampling defaults from generation_config.json: %s", shown)
-        return replace(SamplingParams(), **defaults)
+def _read_defaults(prepared: PreparedEngine) -> SamplingParams:
+    if not prepared.config.use_generation_config:
+        return SamplingParams()
+    defaults = read_generation_defaults(prepared.model)
+    if defaults:
+        shown = ", ".join(f"{name}={value}" for name, value in defaults.items())
+        logger.info("sampling defaults from generation_config.json: %s", shown)
+    return replace(SamplingParams(), **defaults)

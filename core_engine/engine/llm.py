@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+import numpy as np
 from tqdm import tqdm
 
 from core_engine.config import EngineConfig
-from core_engine.engine.engine import LLMEngine
+from core_engine.engine.engine import LLMEngine, place_error
 from core_engine.engine.outputs import RequestOutput
 from core_engine.engine.prompts import Prompt, TokenizedPrompt
-from core_engine.engine.stream_chunk import StreamChunk
+from core_engine.engine.request_stream import RequestStream
 from core_engine.errors import ConfigError, EngineClosed, InvalidRequest, did_you_mean
 from core_engine.sampling.params import SamplingParams
 
@@ -35,16 +37,7 @@ class LLM:
     """
 
     def __init__(self, model: str, **options: Any) -> None:
-        known = {field.name for field in fields(EngineConfig)}
-        for name in options:
-            if name not in known:
-                raise ConfigError(
-                    f"unknown option {name!r} for LLM.{did_you_mean(name, known)} "
-                    f"Possible: {', '.join(sorted(known))}"
-                )
-        if isinstance(options.get("extensions"), list):
-            options["extensions"] = tuple(options["extensions"])
-        self._engine: LLMEngine | None = LLMEngine(EngineConfig(model=str(model), **options))
+        self._engine: LLMEngine | None = LLMEngine(make_config(model, options))
         self._next_id = 0
 
     @property
@@ -63,36 +56,42 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: int = 0,
         progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Generate for one prompt or many; outputs come in the order of the prompts.
 
         A prompt is text, a list of token ids, or {"prompt": …} / {"prompt_token_ids": …}. ``params``
         is one for all, a list as long as the prompts, or None for the model's own defaults.
-        ``progress`` shows a bar on stderr; by default for several prompts on a terminal. All prompts
-        are checked before the first one runs. Raises `InvalidRequest` naming the prompt that is wrong.
+        ``priority`` counts under ``scheduling_policy="priority"``: smaller runs first. ``progress``
+        shows a bar on stderr; by default for several prompts on a terminal. All prompts are checked
+        before the first one runs. Raises `InvalidRequest` naming the prompt that is wrong.
         """
-        tokenize = self.engine.prompts.tokenize
-        return self._run([tokenize(prompt) for prompt in _as_list(prompts)], params, progress)
+        return self._run(_each(self.engine.prompts.tokenize, as_list(prompts)), params, priority, progress)
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: int = 0,
         progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or many through the model's chat template; as ``generate`` otherwise."""
-        conversations: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        return self._run([self._render(conversation) for conversation in conversations], params, progress)
+        conversations: Any = messages if _are_conversations(messages) else [messages]
+        return self._run(_each(self._render, conversations), params, priority, progress)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamChunk]:
-        """Generate for one prompt and yield what each step adds; leaving the loop aborts the request."""
-        return self._stream(self.engine.prompts.tokenize(prompt), params)
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> RequestStream:
+        """Generate for one prompt and yield what each step adds; closing the stream aborts the request."""
+        return self._stream(self.engine.prompts.tokenize(prompt), params, priority)
 
-    def stream_chat(self, messages: Messages, params: SamplingParams | None = None) -> Iterator[StreamChunk]:
+    def stream_chat(
+        self, messages: Messages, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> RequestStream:
         """Answer one conversation and yield what each step adds."""
-        return self._stream(self._render(messages), params)
+        return self._stream(self._render(messages), params, priority)
 
     def close(self) -> None:
         """End the engine and give its memory back; safe to call twice."""
@@ -120,15 +119,16 @@ class LLM:
         self,
         prompts: list[TokenizedPrompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int,
         progress: bool | None,
     ) -> list[RequestOutput]:
         engine = self.engine
-        each = _params_for(prompts, engine.default_params if params is None else params)
+        each = _params_for(len(prompts), engine.default_params if params is None else params)
         ids = [self._new_id() for _ in prompts]
         show = len(prompts) > 1 and sys.stderr.isatty() if progress is None else progress
         outputs: dict[str, RequestOutput] = {}
         try:
-            engine.add(zip(ids, prompts, each, strict=True))
+            engine.add(zip(ids, prompts, each, strict=True), priority=priority)
             with tqdm(total=len(ids), desc="requests", unit="req", disable=not show, file=sys.stderr) as bar:
                 num_tokens = 0
                 while len(outputs) < len(ids):
@@ -142,42 +142,64 @@ class LLM:
             engine.discard(ids)
         return [outputs[request_id] for request_id in ids]
 
-    def _stream(self, prompt: TokenizedPrompt, params: SamplingParams | None) -> Iterator[StreamChunk]:
-        # Not a generator itself, so that a wrong request is refused here and not at the first chunk.
+    def _stream(self, prompt: TokenizedPrompt, params: SamplingParams | None, priority: int) -> RequestStream:
         engine, request_id = self.engine, self._new_id()
-        engine.add([(request_id, prompt, params or engine.default_params)], stream=True)
-        return _chunks(engine, request_id)
+        (checked,) = _params_for(1, engine.default_params if params is None else params)
+        engine.add([(request_id, prompt, checked)], priority=priority, stream=True)
+        return RequestStream(engine, request_id)
 
 
-def _chunks(engine: LLMEngine, request_id: str) -> Iterator[StreamChunk]:
+def make_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
+    """Check the options' names and types. Raises `ConfigError` naming the field and what it takes."""
+    known = [field.name for field in fields(EngineConfig) if field.name != "model"]
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"unknown option {name!r}.{did_you_mean(name, known)} Possible: {', '.join(sorted(known))}"
+            )
     try:
-        while True:
-            yield from engine.take_chunks(request_id)
-            if engine.take_finished([request_id]):
-                return
-            engine.step()
-    finally:
-        engine.discard([request_id])
+        return msgspec.convert({"model": str(model), **options}, EngineConfig)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        raise ConfigError(f"{place.rstrip('`') or 'options'}: {what[0].lower()}{what[1:]}") from None
 
 
-def _as_list(prompts: Any) -> list[Any]:
+def _each(prepare: Callable[[Any], TokenizedPrompt], inputs: Sequence[Any]) -> list[TokenizedPrompt]:
+    """Apply ``prepare`` to each; where there are several an error says which one is wrong."""
+    prepared = []
+    for place, one in enumerate(inputs):
+        try:
+            prepared.append(prepare(one))
+        except InvalidRequest as error:
+            raise place_error(error, place, len(inputs)) from None
+    return prepared
+
+
+def as_list(prompts: Any) -> list[Any]:
     """Tell one prompt from a list of prompts: a list of integers is one prompt."""
-    if isinstance(prompts, str | Mapping):
+    if isinstance(prompts, str | Mapping | bytes | bytearray):
         return [prompts]
-    if not isinstance(prompts, Iterable):
-        raise InvalidRequest(f"prompts must be text, token ids or a list of them, got {prompts!r}", "prompt")
-    listed = list(prompts)
-    if not listed:
-        return []
-    return [listed] if isinstance(listed[0], int) else listed
+    try:
+        listed = list(prompts)
+    except TypeError:
+        raise InvalidRequest(
+            f"prompts must be text, token ids or a list of them, got {prompts!r}", "prompt"
+        ) from None
+    return [listed] if listed and isinstance(listed[0], int | np.integer) else listed
 
 
-def _params_for(
-    prompts: list[TokenizedPrompt], params: SamplingParams | Sequence[SamplingParams]
-) -> list[SamplingParams]:
+def _are_conversations(messages: Any) -> bool:
+    """Tell a list of conversations from one conversation, whose items are messages."""
+    return isinstance(messages, list | tuple) and any(isinstance(item, list | tuple) for item in messages)
+
+
+def _params_for(count: int, params: SamplingParams | Sequence[SamplingParams]) -> list[SamplingParams]:
     if isinstance(params, SamplingParams):
-        return [params] * len(prompts)
-    listed = list(params)
-    if len(listed) != len(prompts):
-        raise InvalidRequest(f"{len(listed)} sampling params for {len(prompts)} prompts; give one or as many")
-    return listed
+        return [params] * count
+    if not isinstance(params, list | tuple) or not all(isinstance(one, SamplingParams) for one in params):
+        raise InvalidRequest("params must be a SamplingParams, or a list with one for each prompt", "params")
+    if len(params) != count:
+        raise InvalidRequest(
+            f"{len(params)} sampling params for {count} prompts; give one or as many", "params"
+        )
+    return list(params)

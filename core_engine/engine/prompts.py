@@ -57,10 +57,7 @@ class PromptProcessor:
     def tokenize(self, prompt: Prompt) -> TokenizedPrompt:
         """Return the prompt's ids. Raises `InvalidRequest` for an empty, malformed or out-of-range prompt."""
         if isinstance(prompt, Mapping):
-            known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
-            if not known:
-                raise InvalidRequest("a prompt object needs 'prompt' (text) or 'prompt_token_ids'", "prompt")
-            return self.tokenize(prompt[known[0]])
+            return self._tokenize_object(prompt)
         if isinstance(prompt, str):
             if not prompt:
                 raise InvalidRequest("prompt is empty; give some text or token ids", "prompt")
@@ -68,11 +65,26 @@ class PromptProcessor:
             if not ids:
                 raise InvalidRequest("prompt has no tokens after tokenisation; give some text", "prompt")
             return TokenizedPrompt(prompt, self._check_ids(ids))
-        if not isinstance(prompt, Sequence | np.ndarray):
+        if not isinstance(prompt, Sequence | np.ndarray) or isinstance(prompt, bytes | bytearray):
             raise InvalidRequest(
                 f"prompt must be text or a list of token ids, got {type(prompt).__name__}", "prompt"
             )
+        if isinstance(prompt, np.ndarray) and prompt.ndim != 1:
+            raise InvalidRequest(f"token ids must have one dimension, got shape {prompt.shape}", "prompt")
         return TokenizedPrompt(None, self._check_ids(list(prompt)))
+
+    def _tokenize_object(self, prompt: Mapping[str, Any]) -> TokenizedPrompt:
+        if unknown := sorted(set(prompt) - {"prompt", "prompt_token_ids"}):
+            raise InvalidRequest(
+                f"unknown key {unknown[0]!r} in a prompt; possible: prompt, prompt_token_ids", "prompt"
+            )
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if ids is not None:
+            # Token ids that come with their text are taken as they are.
+            return TokenizedPrompt(text, self.tokenize(ids).token_ids)
+        if text is not None:
+            return self.tokenize(text)
+        raise InvalidRequest("a prompt object needs 'prompt' (text) or 'prompt_token_ids'", "prompt")
 
     def requests(
         self, request_id: str, prompt: TokenizedPrompt, params: SamplingParams, priority: int = 0

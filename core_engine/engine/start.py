@@ -1,4 +1,4 @@
-"""Start an engine: choose the backend, settle the configuration, load, size the cache, warm up."""
+"""Start an engine: choose the backend and settle the configuration; then load, size the cache, warm up."""
 
 from __future__ import annotations
 
@@ -20,9 +20,22 @@ from core_engine.plugin import Capabilities
 from core_engine.scheduler.unified import UnifiedScheduler
 from core_engine.worker.context import WorkerContext
 
-__all__ = ["StartedEngine", "start_engine"]
+__all__ = ["PreparedEngine", "StartedEngine", "prepare_engine", "start_engine"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEngine:
+    """Everything that is known before a device is opened or a weight is read."""
+
+    #: What the user asked for.
+    asked: EngineConfig
+    #: The same without open fields, ``max_model_len`` excepted.
+    config: EngineConfig
+    model: ModelConfig
+    selection: Selection
+    context: WorkerContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +50,26 @@ class StartedEngine:
     table: StartTable
 
 
-def start_engine(config: EngineConfig) -> StartedEngine:
-    """Bring an engine up; the steps and their order are told in docs/explanation/one-request.md.
+def prepare_engine(config: EngineConfig) -> PreparedEngine:
+    """Choose the backend, read the model's facts and settle the configuration.
 
-    Raises `PluginError` when no backend can be chosen or the chosen one fails, `ModelError` for the
-    model's files, `ConfigError` for settings that cannot work. What was opened is closed again.
+    Raises `PluginError` when no backend can be chosen, `ModelError` for the model's files and
+    `ConfigError` for settings that cannot work.
     """
     show_log()
-    started_s = time.perf_counter()
     selection = select_backend(config.backend)
     selection.log()
     backend, devices = selection.backend, selection.detection.devices
     model = read_model_config(config)
     options = backend.parse_options(config.backend_options)
     capabilities = backend.capabilities(devices, config, model)
-    asked = config
-    config, degraded = settle_config(asked, model, capabilities, backend.name)
-    config, changed = backend.check_config(config, model, devices)
+    settled, degraded = settle_config(config, model, capabilities, backend.name)
+    settled, changed = backend.check_config(settled, model, devices)
     for line in (*degraded, *changed):
         logger.info(line)
-    plans = backend.plan_workers(config, devices)
+    plans = backend.plan_workers(settled, devices)
     context = WorkerContext(
-        config=config,
+        config=settled,
         model=model,
         capabilities=capabilities,
         plan=plans[0],
@@ -66,21 +77,22 @@ def start_engine(config: EngineConfig) -> StartedEngine:
         options=options,
         world_size=len(plans),
     )
-    executor = create_executor(backend, context)
+    return PreparedEngine(config, settled, model, selection, context)
+
+
+def start_engine(prepared: PreparedEngine) -> StartedEngine:
+    """Open the device, load the model, size the cache and warm up; docs/explanation/one-request.md tells how.
+
+    Raises `ModelError` for damaged weights, `DoesNotFit` and `OutOfDeviceMemory` for too little memory,
+    `PluginError` when the backend fails. What was opened is closed again then.
+    """
+    started_s = time.perf_counter()
+    config, model, backend = prepared.config, prepared.model, prepared.selection.backend
+    executor = create_executor(backend, prepared.context)
     try:
-        opened = executor.init_device().capabilities
-        if opened != capabilities:
-            # The device offers less than its driver promised; what the user left open follows.
-            narrowed, degraded = settle_config(asked, model, opened, backend.name)
-            for line in degraded:
-                logger.info(line)
-            config = replace(
-                config,
-                enable_prefix_caching=narrowed.enable_prefix_caching,
-                enable_chunked_prefill=narrowed.enable_chunked_prefill,
-                max_num_seqs=min(config.max_num_seqs, narrowed.max_num_seqs),
-            )
-            capabilities = opened
+        capabilities = executor.init_device().capabilities
+        if capabilities != prepared.context.capabilities:
+            config = _narrow(prepared, capabilities)
         executor.load_model()
         specs = executor.get_kv_cache_spec()
         budget = executor.determine_available_memory()
@@ -103,4 +115,19 @@ def start_engine(config: EngineConfig) -> StartedEngine:
     )
     for line in table.lines():
         logger.info(line)
-    return StartedEngine(EngineCore(executor, scheduler), config, model, capabilities, selection, table)
+    core = EngineCore(executor, scheduler)
+    return StartedEngine(core, config, model, capabilities, prepared.selection, table)
+
+
+def _narrow(prepared: PreparedEngine, capabilities: Capabilities) -> EngineConfig:
+    """Settle what the user left open once more: the device offers less than its driver promised."""
+    backend = prepared.selection.backend
+    narrowed, degraded = settle_config(prepared.asked, prepared.model, capabilities, backend.name)
+    for line in degraded:
+        logger.info(line)
+    return replace(
+        prepared.config,
+        enable_prefix_caching=narrowed.enable_prefix_caching,
+        enable_chunked_prefill=narrowed.enable_chunked_prefill,
+        max_num_seqs=min(prepared.config.max_num_seqs, narrowed.max_num_seqs),
+    )

@@ -43,3 +43,9 @@ def test_a_question_that_does_not_fit_is_said_and_the_talk_goes_on(
 def test_a_system_message_changes_the_answer(on_model: Run) -> None:
     plain = on_model("chat", "--prompt", "hi", *GREEDY).out
     assert on_model("chat", "--prompt", "hi", "--system", "Be brief.", *GREEDY).out != plain
+
+
+def test_more_than_one_answer_is_refused(on_model: Run) -> None:
+    shell = on_model("chat", "--prompt", "hi", "--n", "2")
+    assert (shell.code, shell.out) == (2, "")
+    assert "--n" in shell.err

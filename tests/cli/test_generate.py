@@ -143,7 +143,7 @@ def test_a_wrong_option_costs_one_line(on_model: Run, arguments: tuple[str, ...]
 
 @pytest.mark.parametrize(
     ("prompt", "said"),
-    [("", "prompt is empty"), ("x" * 300, "at most 255 fit into the context of 256")],
+    [("", "is empty"), ("x" * 300, "at most 255 fit into the context of 256")],
 )
 def test_a_wrong_prompt_costs_one_line(on_model: Run, prompt: str, said: str) -> None:
     shell = on_model("generate", "--prompt", prompt)
@@ -156,6 +156,12 @@ def test_no_prompt_and_no_model(shell: Shell, on_model: Run) -> None:
     assert shell.code == 2
     assert "no model given" in shell("generate", "--prompt", "hello").err
     assert shell.code == 2
+
+
+def test_two_different_models_are_refused(shell: Shell, tiny_model: Path) -> None:
+    shell("generate", str(tiny_model), "--model", "other", "--prompt", "hello")
+    assert (shell.code, shell.out) == (2, "")
+    assert "two models given" in shell.err
 
 
 def test_a_missing_model(shell: Shell, tmp_path: Path) -> None:

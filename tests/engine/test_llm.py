@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from core_engine import LLM, SamplingParams
@@ -44,6 +46,9 @@ def test_text_token_ids_and_objects_name_the_same_prompt(llm: LLM) -> None:
     assert tokens(llm, ids) == expected
     assert tokens(llm, {"prompt": "hello"}) == expected
     assert tokens(llm, {"prompt_token_ids": ids}) == expected
+    assert tokens(llm, np.array(ids)) == expected
+    (both,) = llm.generate({"prompt": "hello", "prompt_token_ids": ids}, GREEDY)
+    assert (both.prompt, both.outputs[0].token_ids) == ("hello", expected)
 
 
 def test_no_prompts_no_outputs(llm: LLM) -> None:
@@ -82,7 +87,7 @@ def test_two_streams_may_be_read_in_turn(llm: LLM) -> None:
 def test_leaving_a_stream_ends_its_request_and_frees_its_blocks(llm: LLM) -> None:
     stream = llm.stream("hello", SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True))
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     tokens(llm, "other")
     stats = llm.engine.core.scheduler.stats()
     assert stats.num_running == 0
@@ -158,8 +163,12 @@ def test_a_repeated_prompt_reads_its_prefix_from_the_cache(llm: LLM) -> None:
         ([5, 10**6], "out of range; this model has ids 0 to"),
         ([[5, "six"]], "token ids must be integers"),
         (["fine", 3.5], "must be text or a list of token ids"),
-        ({"text": "hello"}, "'prompt'"),
+        ({"text": "hello"}, "unknown key 'text'"),
+        ({}, "a prompt object needs 'prompt'"),
         (7, "prompts must be text"),
+        (b"hello", "must be text or a list of token ids, got bytes"),
+        ([b"hello"], "must be text or a list of token ids, got bytes"),
+        (np.zeros((2, 2), dtype=np.int64)[None], "one dimension"),
         ("x" * 300, "the prompt has 300 tokens; at most 255 fit into the context of 256"),
     ],
 )
@@ -185,6 +194,24 @@ def test_more_logprobs_than_the_backend_offers_name_the_backend(llm: LLM) -> Non
         llm.generate("hello", SamplingParams(logprobs=10_000))
 
 
+@pytest.mark.parametrize("params", [{"temperature": 0}, "x", 3, SamplingParams, [GREEDY, None]])
+def test_params_of_another_type_are_refused(llm: LLM, params: object) -> None:
+    with pytest.raises(InvalidRequest, match="params must be a SamplingParams"):
+        llm.generate(["a", "b"], params)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest):
+        llm.stream("a", params)  # type: ignore[arg-type]
+
+
+def test_under_the_priority_policy_the_smaller_number_runs_first(tiny_model: Path) -> None:
+    options = {"backend": "cpu", "kv_cache_bytes": 4 << 20, "max_num_seqs": 1}
+    with LLM(str(tiny_model), scheduling_policy="priority", **options) as llm:
+        late = llm.stream("a", GREEDY, priority=5)
+        early = llm.stream("b", GREEDY, priority=1)
+        next(early)
+        assert llm.engine.take_chunks("1") == []
+        assert len(list(late)) == 8
+
+
 def test_params_as_many_as_prompts(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="2 sampling params for 3 prompts"):
         llm.generate(["a", "b", "c"], [GREEDY, GREEDY])
@@ -208,6 +235,35 @@ def test_wrong_messages_are_refused(llm: LLM, messages: list[dict[str, object]],
 def test_an_unknown_option_names_the_nearest(tiny_model: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'max_model_len'"):
         LLM(str(tiny_model), max_model_length=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"trust_remote_code": "no"}, "trust_remote_code: expected `bool`, got `str`"),
+        ({"enable_prefix_caching": "off"}, "enable_prefix_caching"),
+        ({"max_model_len": "100"}, "max_model_len: expected `int | null`, got `str`"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs"),
+        ({"max_num_seqs": True}, "max_num_seqs"),
+        ({"dtype": None}, "dtype"),
+        ({"backend_options": None}, "backend_options"),
+        ({"extensions": "step-tracer"}, "extensions"),
+        ({"backend": 3}, "backend"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_named(
+    tiny_model: Path, options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        LLM(str(tiny_model), **options)
+    assert said in str(refusal.value)
+
+
+def test_an_unknown_policy_is_refused_before_any_weight_is_read(tiny_model: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    (model / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match="scheduling_policy"):
+        LLM(str(model), backend="cpu", scheduling_policy="luck")
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
