@@ -16,14 +16,16 @@ _BAR_DELAY_S = 1.0
 
 @contextmanager
 def quiet_transformers(*, progress: bool = False) -> Iterator[None]:
-    """Silence transformers' log lines and warnings for the duration; errors still raise.
+    """Silence the log lines and warnings of transformers and the hub client; errors still raise.
 
     With ``progress`` its loading bar is shown on stderr, for loads that take longer than a second.
     """
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
+    verbosity, hub_verbosity = logging.get_verbosity(), hub_logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
+    hub_logging.set_verbosity(logging.CRITICAL)
     previous = logging.set_tqdm_hook(_shown_bar if progress else _hidden_bar)
     try:
         with warnings.catch_warnings():
@@ -32,6 +34,7 @@ def quiet_transformers(*, progress: bool = False) -> Iterator[None]:
     finally:
         logging.set_tqdm_hook(previous)
         logging.set_verbosity(verbosity)
+        hub_logging.set_verbosity(hub_verbosity)
 
 
 def _shown_bar(factory: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

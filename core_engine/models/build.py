@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from core_engine._text import error_line
 from core_engine.errors import UnsupportedModel
 from core_engine.models._quiet import quiet_transformers
 from core_engine.models.attention_hook import ATTENTION_NAME, register_attention
@@ -36,14 +38,34 @@ def build_meta_model(text_config: Any, *, dtype: torch.dtype, trust_remote_code:
                 )
         except KeyError as error:
             if error.args != (ATTENTION_NAME,):
-                raise UnsupportedModel(f"{text_config.model_type} lacks {error} in its config") from error
+                raise UnsupportedModel(_about_key(text_config, error)) from error
             raise UnsupportedModel(
                 f"{text_config.model_type} is not supported: its attention takes no function from outside"
             ) from error
         except Exception as error:  # a class may raise anything for a config it does not expect
-            lines = str(error).strip().splitlines() or [""]
             raise UnsupportedModel(
                 f"{text_config.model_type} cannot be built from its config "
-                f"({type(error).__name__}: {lines[0][:200]})"
+                f"({type(error).__name__}: {error_line(error)})"
             ) from error
     return model.eval()
+
+
+def _about_key(text_config: Any, error: KeyError) -> str:
+    """Say what a look-up that failed means: a value that transformers does not know, or a missing field."""
+    name = error_line(error)
+    fields = [field for field, value in _texts(text_config.to_dict()) if value == name]
+    if fields:
+        return (
+            f"{text_config.model_type} cannot be built: its config says {' and '.join(fields)} = {name!r}, "
+            "which the installed transformers does not know; mend it, or upgrade transformers"
+        )
+    return f"{text_config.model_type} cannot be built: its config lacks {name!r}"
+
+
+def _texts(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted name and the value of every text in a config."""
+    for name, value in values.items():
+        if isinstance(value, str):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, dict):
+            yield from _texts(value, f"{prefix}{name}.")

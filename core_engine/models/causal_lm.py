@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from core_engine._text import error_line
 from core_engine.errors import ModelLoadError, UnsupportedModel
 from core_engine.models._quiet import quiet_transformers
 
@@ -37,7 +38,7 @@ def read_transformers_config(
                 directory, trust_remote_code=trust_remote_code, local_files_only=True, **keywords
             )
         except Exception as error:  # transformers raises OSError, ValueError, KeyError … for bad values
-            raise ModelLoadError(f"cannot read {name!r}: {_first_line(error)}") from error
+            raise ModelLoadError(f"cannot read {name!r}: {error_line(error)}") from error
 
 
 def require_gguf() -> None:
@@ -92,7 +93,7 @@ def _check_config_file(path: Path, trust_remote_code: bool) -> None:
             f"{str(path.parent)!r} holds no config.json, so it is no model directory"
         ) from None
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read {str(path)!r}: {_first_line(error)}") from error
+        raise ModelLoadError(f"cannot read {str(path)!r}: {error_line(error)}") from error
     if not isinstance(content, dict):
         raise ModelLoadError(f"{str(path)!r} does not hold a JSON object")
     model_type = content.get("model_type")
@@ -112,8 +113,3 @@ def _check_config_file(path: Path, trust_remote_code: bool) -> None:
             f"model type {model_type!r} comes with Python code of its own, which is not run unless asked: "
             "set --trust-remote-code (trust_remote_code=True) if you trust its authors"
         )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from core_engine._text import error_line
 from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
 from core_engine.errors import ModelLoadError, UnsupportedModel
 from core_engine.models.causal_lm import read_transformers_config, text_causal_lm
 from core_engine.models.locate import WEIGHT_PATTERNS, ModelFiles, locate_model
+from core_engine.models.shards import check_shards
 
 __all__ = ["read_model_config"]
 
@@ -51,10 +53,15 @@ def _weight_files(files: ModelFiles, config: EngineConfig) -> list[Path]:
     if files.gguf_file is not None:
         return [files.directory / files.gguf_file]
     found = sorted(files.directory.glob(WEIGHT_PATTERNS["safetensors"]))
-    if found or files.hub_id is not None:
+    if files.hub_id is not None:
+        return found
+    if found:
+        check_shards(files.directory, "safetensors")
         return found
     pickled = sorted(files.directory.glob(WEIGHT_PATTERNS["pickle"]))
     if not pickled:
+        for kind in WEIGHT_PATTERNS:
+            check_shards(files.directory, kind)
         raise ModelLoadError(f"{str(files.directory)!r} holds no weights (*.safetensors or one .gguf file)")
     if not config.allow_pickled_weights:
         raise ModelLoadError(
@@ -62,6 +69,7 @@ def _weight_files(files: ModelFiles, config: EngineConfig) -> list[Path]:
             "code when they are read: convert them to safetensors, or set --allow-pickled-weights "
             "(allow_pickled_weights=True) if you trust them"
         )
+    check_shards(files.directory, "pickle")
     return pickled
 
 
@@ -128,7 +136,7 @@ def _eos_token_ids(full: Any, text: Any, directory: Path) -> tuple[int, ...]:
         try:
             content = json.loads(generation.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ModelLoadError(f"cannot read {str(generation)!r}: {error}") from error
+            raise ModelLoadError(f"cannot read {str(generation)!r}: {error_line(error)}") from error
         sources.append(content.get("eos_token_id") if isinstance(content, dict) else None)
     return tuple(sorted({token for source in sources for token in _ids(source)}))
 

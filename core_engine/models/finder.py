@@ -17,6 +17,7 @@ import torch
 from torch.distributions import Distribution
 from torch.fx.experimental import _config as fx_config
 
+from core_engine._text import error_line
 from core_engine.attention.base import LayerParams
 from core_engine.errors import UnsupportedModel
 from core_engine.kv_cache.specs import KVCacheSpec
@@ -231,9 +232,8 @@ def _forward(backbone: torch.nn.Module, num_tokens: int, **extra: Any) -> None:
     except Exception as error:
         if any(isinstance(module, torch.nn.Conv1d) for module in backbone.modules()):
             raise Refusal("it has convolutions or state-space layers along the tokens") from error
-        detail = str(error).strip().splitlines()[0] if str(error).strip() else ""
         raise Refusal(
-            f"its forward pass does not run without data ({type(error).__name__}: {detail[:160]})"
+            f"its forward pass does not run without data ({type(error).__name__}: {error_line(error, 160)})"
         ) from error
 
 
@@ -331,7 +331,8 @@ def _check_logits(model: Any, backbone_name: str, config: Any) -> str:
     except Exception as error:
         if not isinstance(getattr(getattr(model, backbone_name), "decoder", None), torch.nn.Module):
             raise Refusal(
-                f"its logits cannot be computed from hidden rows ({type(error).__name__}: {error})"
+                f"its logits cannot be computed from hidden rows "
+                f"({type(error).__name__}: {error_line(error, 160)})"
             ) from error
     return _shape_of_logits(model, inner, rows)
 

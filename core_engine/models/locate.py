@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core_engine._text import error_line
 from core_engine.errors import ModelLoadError, ModelNotFound, did_you_mean
 
-__all__ = ["WEIGHT_PATTERNS", "ModelFiles", "fetch_weights", "locate_model"]
+__all__ = ["WEIGHT_PATTERNS", "ModelFiles", "fetch_weights", "locate_model", "locate_tokenizer"]
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 #: Files of a hub repository that are read before the weights.
 _SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.py")
+#: Files that hold a tokenizer, one of which a tokenizer's directory has.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 #: Weight files by kind.
 WEIGHT_PATTERNS = {"safetensors": "*.safetensors", "pickle": "*.bin"}
 
@@ -36,24 +39,47 @@ def locate_model(model: str, revision: str | None = None) -> ModelFiles:
     Raises `ModelNotFound` in one line, with the nearest name in the folder where the model was looked
     for, and `ModelLoadError` for a folder with several GGUF files.
     """
-    path = Path(model).expanduser()
-    if path.is_file():
+    files = _locate(model, revision, "model")
+    if files.gguf_file is None and files.hub_id is None:
+        return ModelFiles(files.directory, _only_gguf(files.directory))
+    return files
+
+
+def locate_tokenizer(tokenizer: str, revision: str | None = None) -> ModelFiles:
+    """Find the files of a tokenizer that is named on its own, as `locate_model` does.
+
+    A GGUF file in a directory is read only where no other file holds a tokenizer.
+    """
+    files = _locate(tokenizer, revision, "tokenizer")
+    if files.gguf_file is not None or any((files.directory / name).is_file() for name in _TOKENIZER_FILES):
+        return files
+    return ModelFiles(files.directory, _only_gguf(files.directory), files.hub_id)
+
+
+def _locate(name: str, revision: str | None, what: str) -> ModelFiles:
+    if not name.strip():
+        raise ModelNotFound(f"the {what}'s name is empty; give a directory, a .gguf file or a hub id")
+    try:
+        path = Path(name).expanduser()
+        is_file, is_dir = path.is_file(), path.is_dir()
+    except (OSError, RuntimeError) as error:  # too long, not allowed, or the home of an unknown user
+        raise ModelNotFound(f"no {what} at {name[:200]!r}: {error_line(error, 200)}") from error
+    if is_file:
         if path.suffix != ".gguf":
             raise ModelNotFound(
-                f"model {model!r} is a file; give its directory, a .gguf file or a hub id instead"
+                f"{what} {name!r} is a file; give its directory, a .gguf file or a hub id instead"
             )
         return ModelFiles(path.parent, path.name)
-    if path.is_dir():
-        return ModelFiles(path, _only_gguf(path))
-    if not _may_be_hub_id(model, path):
-        raise ModelNotFound(f"no model at {model!r}.{_near_name(path)}")
-    directory = _snapshot(model, revision, _SMALL_FILES)
-    return ModelFiles(directory, hub_id=model)
+    if is_dir:
+        return ModelFiles(path)
+    if not _may_be_hub_id(name, path):
+        raise ModelNotFound(f"no {what} at {name!r}.{_near_name(path)}")
+    return ModelFiles(_snapshot(name, revision, _SMALL_FILES, what), hub_id=name)
 
 
 def fetch_weights(hub_id: str, revision: str | None, kind: str) -> Path:
     """Download the weights of a hub repository and return its snapshot's directory."""
-    return _snapshot(hub_id, revision, (*_SMALL_FILES, WEIGHT_PATTERNS[kind]))
+    return _snapshot(hub_id, revision, (*_SMALL_FILES, WEIGHT_PATTERNS[kind]), "model")
 
 
 def _only_gguf(directory: Path) -> str | None:
@@ -83,7 +109,7 @@ def _near_name(path: Path) -> str:
     return did_you_mean(path.name, names)
 
 
-def _snapshot(hub_id: str, revision: str | None, patterns: Sequence[str]) -> Path:
+def _snapshot(hub_id: str, revision: str | None, patterns: Sequence[str], what: str) -> Path:
     from huggingface_hub import snapshot_download
 
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
@@ -95,9 +121,8 @@ def _snapshot(hub_id: str, revision: str | None, patterns: Sequence[str]) -> Pat
         )
     except Exception as error:  # the hub client raises many kinds; all mean that the files are not to be had
         where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else "on the hub"
-        lines = str(error).strip().splitlines()
-        reason = "" if offline or not lines else f": {lines[0][:200]}"
+        reason = "" if offline else f": {error_line(error, 300).removesuffix('.')}"
         raise ModelNotFound(
-            f"no directory {hub_id!r} here and no model of that name {where}{reason}."
+            f"no directory {hub_id!r} here and no {what} of that name {where}{reason}."
             f"{_near_name(Path(hub_id))}"
         ) from error

@@ -7,19 +7,20 @@ into the transformed model. After loading the object is of the original class ag
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from core_engine._text import error_line
 from core_engine.errors import ModelLoadError
 from core_engine.models._quiet import quiet_transformers
 from core_engine.models.attention_hook import ATTENTION_NAME
 from core_engine.models.causal_lm import require_gguf
 from core_engine.models.locate import WEIGHT_PATTERNS, fetch_weights
+from core_engine.models.shards import check_shards
 
 __all__ = ["WeightSource", "read_weights"]
 
@@ -80,9 +81,8 @@ def read_weights(
                 **keywords,
             )
         except (OSError, RuntimeError, ValueError, KeyError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ModelLoadError(
-                f"cannot load the weights in {str(source.directory)!r}: {lines[0]}"
+                f"cannot load the weights in {str(source.directory)!r}: {error_line(error)}"
             ) from error
     model.__class__ = model_class
     _check_report(report, source)
@@ -114,8 +114,9 @@ def _source_keywords(source: WeightSource) -> dict[str, Any]:
     kind = "pickle" if source.allow_pickled and not _files(source.directory, "safetensors") else "safetensors"
     if source.hub_id is not None:
         fetch_weights(source.hub_id, source.revision, kind)
+    shards = check_shards(source.directory, kind)
     if kind == "safetensors":
-        _check_safetensors(source.directory)
+        _check_safetensors(source.directory, shards or _files(source.directory, kind))
     keywords: dict[str, Any] = {"use_safetensors": kind == "safetensors"}
     if source.is_part_of_multimodal:
         keywords["key_mapping"] = _TEXT_PART_NAMES
@@ -126,19 +127,10 @@ def _files(directory: Path, kind: str) -> list[Path]:
     return sorted(directory.glob(WEIGHT_PATTERNS[kind]))
 
 
-def _check_safetensors(directory: Path) -> None:
-    """Raise `ModelLoadError` naming the first file that is missing, cut off or damaged."""
+def _check_safetensors(directory: Path, paths: Sequence[Path]) -> None:
+    """Raise `ModelLoadError` naming the first file that is cut off or damaged, and when there is none."""
     from safetensors import SafetensorError, safe_open
 
-    index = directory / "model.safetensors.index.json"
-    if index.is_file() and not (directory / "model.safetensors").is_file():
-        try:
-            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ModelLoadError(f"cannot read {str(index)!r}: {error}") from error
-        paths = [directory / name for name in files]
-    else:
-        paths = _files(directory, "safetensors")
     if not paths:
         raise ModelLoadError(f"{str(directory)!r} holds no safetensors weights")
     for path in paths:
@@ -146,7 +138,7 @@ def _check_safetensors(directory: Path) -> None:
             with safe_open(path, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"the weight file {str(path)!r} is missing or damaged: {error}") from error
+            raise ModelLoadError(f"the weight file {str(path)!r} is damaged: {error_line(error)}") from error
 
 
 def _check_report(report: dict[str, Any], source: WeightSource) -> None:

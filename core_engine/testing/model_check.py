@@ -24,7 +24,15 @@ from core_engine.testing.dense_attention import attach_dense_attention
 from core_engine.testing.oracle import Comparison, EngineRun, Oracle, compare
 from core_engine.testing.tiny_models import VOCAB_SIZE, make_default_config, make_tiny_config, save_tiny_model
 
-__all__ = ["TypeResult", "TypeState", "check_type", "dense_run", "load_float32", "random_prompts"]
+__all__ = [
+    "TypeResult",
+    "TypeState",
+    "check_type",
+    "dense_run",
+    "load_float32",
+    "needs_decoder",
+    "random_prompts",
+]
 
 #: Logits of a tiny random model that differ less than this from each other prove nothing.
 _LEAST_SPREAD = 0.05
@@ -79,7 +87,22 @@ def check_type(model_type: str, directory: Path, num_tokens: int = 32, **overrid
         except Exception as error:
             return TypeResult(model_type, TypeState.WRONG, _line(error))
     good = result.agrees() and result.spread > _LEAST_SPREAD
-    return TypeResult(model_type, TypeState.WORKS if good else TypeState.WRONG, _describe(model, result))
+    detail = _describe(model, result) + (", with is_decoder=true only" if needs_decoder(model_type) else "")
+    return TypeResult(model_type, TypeState.WORKS if good else TypeState.WRONG, detail)
+
+
+def needs_decoder(model_type: str) -> bool:
+    """Say whether a type that works is refused unless its config says ``is_decoder: true``."""
+    with quiet_transformers():
+        config = text_causal_lm(make_tiny_config(model_type))
+        if getattr(config, "is_decoder", None) is not True:
+            return False
+        config.is_decoder = False
+        try:
+            find_layers(build_meta_model(config, dtype=torch.float32))
+        except UnsupportedModel:
+            return True
+    return False
 
 
 def load_float32(directory: Path, **settings: Any) -> LoadedModel:

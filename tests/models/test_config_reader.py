@@ -60,6 +60,25 @@ def test_a_damaged_config_is_named(make_tiny: Any) -> None:
         read(directory)
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_attention_heads": 7}, r"hidden size \(64\) is not a multiple .* attention heads \(7\)"),
+        ({"hidden_size": "big"}, "'hidden_size' expected int, got str"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "read '.*': Missing required keys"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_reason_in_one_line(
+    make_tiny: Any, changes: dict[str, Any], reason: str
+) -> None:
+    directory = make_tiny("llama")
+    edit_config(directory, **changes)
+
+    with pytest.raises(ModelLoadError, match=reason) as caught:
+        read(directory)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_directory_without_config_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"holds no config\.json"):
         read(tmp_path)

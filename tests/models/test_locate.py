@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core_engine.errors import ModelLoadError, ModelNotFound
-from core_engine.models.locate import locate_model
+from core_engine.models.locate import locate_model, locate_tokenizer
 
 
 def test_a_directory_is_itself(tmp_path: Path) -> None:
@@ -63,6 +63,40 @@ def test_another_file_is_not_a_model(tmp_path: Path) -> None:
 
     with pytest.raises(ModelNotFound, match="is a file; give its directory"):
         locate_model(str(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_said_to_be_empty(name: str) -> None:
+    with pytest.raises(ModelNotFound, match="the model's name is empty"):
+        locate_model(name)
+    with pytest.raises(ModelNotFound, match="the tokenizer's name is empty"):
+        locate_tokenizer(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~no-such-user-here/model"])
+def test_a_path_that_cannot_be_looked_up_is_not_found(name: str) -> None:
+    with pytest.raises(ModelNotFound, match="no model at"):
+        locate_model(name)
+
+
+def test_a_missing_tokenizer_is_looked_for_like_a_model(tmp_path: Path) -> None:
+    (tmp_path / "smollm2").mkdir()
+
+    with pytest.raises(ModelNotFound, match=r"no tokenizer at .* Did you mean 'smollm2'"):
+        locate_tokenizer(str(tmp_path / "smolm2"))
+
+
+def test_a_tokenizer_beside_gguf_files_is_itself(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf", "tokenizer.json"):
+        (tmp_path / name).touch()
+
+    assert locate_tokenizer(str(tmp_path)).gguf_file is None
+
+
+def test_a_gguf_file_alone_holds_the_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+
+    assert locate_tokenizer(str(tmp_path)).gguf_file == "a.gguf"
 
 
 def test_an_unknown_hub_id_says_that_the_cache_was_searched(monkeypatch: pytest.MonkeyPatch) -> None:

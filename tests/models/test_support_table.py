@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from core_engine.testing.model_check import TypeState, check_type
+from core_engine.testing.model_check import TypeState, check_type, needs_decoder
 
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 #: One of each kind: plain, windows, shared caches, experts, latent attention, learned positions, refusals.
@@ -43,6 +43,14 @@ def test_the_table_lists_every_type_of_the_version_that_it_names() -> None:
         pytest.skip(f"the table was made with transformers {version}")
 
     assert list(rows()) == list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+@pytest.mark.parametrize(
+    "model_type", ["bert", "bert-generation", "electra", "ernie", "roc_bert", "gpt_neox", "llama"]
+)
+def test_a_type_that_works_as_decoder_only_says_so(model_type: str) -> None:
+    _, detail = rows()[model_type]
+    assert ("is_decoder=true" in detail) == needs_decoder(model_type)
 
 
 @pytest.mark.parametrize("model_type", SAMPLE)

@@ -62,7 +62,7 @@ def test_a_cut_off_file_is_named(make_tiny: Any) -> None:
     path = directory / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
 
-    with pytest.raises(ModelLoadError, match=r"model\.safetensors' is missing or damaged"):
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors' is damaged"):
         load(directory)
 
 
@@ -71,9 +71,38 @@ def test_a_missing_shard_is_named(make_tiny: Any) -> None:
     first, second = shard(directory)
     second.unlink()
 
-    with pytest.raises(ModelLoadError, match=f"{second.name}' is missing or damaged"):
+    with pytest.raises(ModelLoadError, match=f"1 of the 2 weight files .* {second.name}"):
         load(directory)
     assert first.exists()
+
+
+def test_all_shards_missing_are_named(make_tiny: Any) -> None:
+    directory = make_tiny("llama")
+    first, second = shard(directory)
+    first.unlink()
+    second.unlink()
+
+    with pytest.raises(ModelLoadError, match=f"2 of the 2 weight files .* {first.name}, {second.name}"):
+        read_model_config(EngineConfig(model=str(directory)))
+
+
+def test_a_missing_shard_of_pickles_is_named(make_tiny: Any) -> None:
+    directory = make_tiny("llama")
+    (directory / "model.safetensors").rename(directory / "pytorch_model-00001-of-00002.bin")
+    files = {"a": "pytorch_model-00001-of-00002.bin", "b": "pytorch_model-00002-of-00002.bin"}
+    (directory / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+
+    with pytest.raises(ModelLoadError, match=rf"1 of the 2 weight files .* {files['b']}"):
+        read_model_config(EngineConfig(model=str(directory), allow_pickled_weights=True))
+
+
+def test_a_damaged_index_is_named(make_tiny: Any) -> None:
+    directory = make_tiny("llama")
+    shard(directory)
+    (directory / "model.safetensors.index.json").write_text("[]")
+
+    with pytest.raises(ModelLoadError, match=r"cannot read '.*model\.safetensors\.index\.json'"):
+        read_model_config(EngineConfig(model=str(directory)))
 
 
 def test_shards_give_the_same_model(make_tiny: Any) -> None:
