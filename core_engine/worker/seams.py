@@ -26,3 +26,6 @@ class Seams:
     programs: ProgramBuilder
     sampler: Sampler
     layer_transforms: tuple[LayerTransform, ...] = ()
+    #: How the experts of mixture models are computed, by transformers' name; "batched_mm" has static shapes,
+    #: None takes what is fastest where shapes are free.
+    experts: str | None = None

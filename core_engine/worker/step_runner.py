@@ -73,6 +73,7 @@ class StepModelRunner(ModelRunnerBase):
             dtype=config.dtype,
             transforms=self.seams.layer_transforms,
             weight_device=self.seams.io.weight_device,
+            experts=self.seams.experts,
         )
         self._loaded = loaded
         for layer in loaded.layers:

@@ -34,6 +34,7 @@ class SimModelRunner(StepModelRunner):
             attention=SimPagedAttention(self.device),
             programs=self._programs,
             sampler=ReferenceSampler(),
+            experts="batched_mm",
         )
 
     def capture_model(self) -> CaptureReport:
