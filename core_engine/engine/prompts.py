@@ -140,6 +140,6 @@ class PromptProcessor:
 
     def _bad_word_ids(self, word: str) -> list[tuple[int, ...]]:
         # A word is tokenised differently at the start of a text and after a blank; forbid both.
-        plain = tuple(self._tokenizer.encode_fragment(word))
-        spaced = tuple(self._tokenizer.encode_fragment(f" {word.lstrip()}"))
+        plain = tuple(self._tokenizer.encode_fragment(word, "bad_words"))
+        spaced = tuple(self._tokenizer.encode_fragment(f" {word.lstrip()}", "bad_words"))
         return [sequence for sequence in dict.fromkeys((plain, spaced)) if sequence]

@@ -40,8 +40,8 @@ class Tokenizer:
         # transformers raises OSError, ValueError, KeyError, JSON and Rust errors here, by the kind of damage.
         except Exception as error:
             raise ModelLoadError(
-                f"cannot read the tokenizer in {str(files.directory)!r}: {error_line(error).removesuffix('.')}. "
-                f"Name another one with --tokenizer, or complete the model's folder"
+                f"cannot read the tokenizer in {str(files.directory)!r}: {error_line(error)}. "
+                "Name another one with --tokenizer, or complete the model's folder"
             ) from error
 
     @property
