@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 import msgspec
 import pluggy
 
-from core_engine._text import one_line
 from core_engine._torch_autoload import torch_autoload_off
+from core_engine.backends.conform import FieldMismatch, conform
 from core_engine.backends.installed import InstalledPlugin
 from core_engine.backends.options import OptionValue, check_schema, parse_options
+from core_engine.backends.plugin_code import describe_failure, describe_value, prints_to_stderr
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.errors import BackendLoadError, ContractError, CoreEngineError, did_you_mean
 from core_engine.hookspecs.model_runner import ModelRunnerApi
@@ -43,9 +44,10 @@ T = TypeVar("T")
 class Backend:
     """One loaded backend; every method is one hook of `core_engine.hookspecs.BackendSpec`.
 
-    Each call checks what the plugin returns and raises `ContractError`, naming plugin, hook and the
-    type that came, where it does not fit. An error of core-engine's own that the plugin raises
-    passes; any other is raised as `BackendLoadError` that names plugin and hook.
+    Each call checks what the plugin returns, field by field, and raises `ContractError`, naming
+    plugin, hook, field and the type that came, where it does not fit. An error of core-engine's own
+    that the plugin raises passes; any other but `KeyboardInterrupt` is raised as `BackendLoadError`
+    that names plugin and hook. What a hook prints goes to stderr.
     """
 
     def __init__(self, entry: InstalledPlugin, manager: pluggy.PluginManager, api: str) -> None:
@@ -74,9 +76,11 @@ class Backend:
     def detect(self, probe: Probe) -> Detection:
         """Ask whether the device is there."""
         detection = self._call("detect", Detection, probe=probe)
-        if not isinstance(detection.state, DetectionState):
-            raise self._broken("detect", "a Detection whose state is a DetectionState", detection.state)
-        self._check_items("detect", "a Detection with a tuple of DeviceInfo", detection.devices, DeviceInfo)
+        indices = [device.index for device in detection.devices]
+        if len(set(indices)) < len(indices) or any(index < 0 for index in indices):
+            raise self._broken("detect", "devices with distinct indices from 0", indices)
+        if detection.state is DetectionState.AVAILABLE and not indices:
+            raise self._broken("detect", "at least one device where the state is available", detection)
         return detection
 
     def capabilities(
@@ -163,31 +167,34 @@ class Backend:
 
     def _call(self, hook: str, expected: type[T], **arguments: Any) -> T:
         try:
-            result = getattr(self._manager.hook, hook)(**arguments)
-        except CoreEngineError:
+            with prints_to_stderr():
+                result = getattr(self._manager.hook, hook)(**arguments)
+        except (CoreEngineError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as failure:
-            raise BackendLoadError(
-                f"{self}: hook {hook!r} raised {type(failure).__name__}: {one_line(failure)}"
-            ) from failure
+        except BaseException as failure:
+            raise BackendLoadError(f"{self}: hook {hook!r} raised {describe_failure(failure)}") from failure
         if not isinstance(result, expected):
             raise self._broken(hook, expected.__name__, result)
-        return result
+        return self._conform(hook, result, expected)
 
     def _call_tuple(self, hook: str, item: type[T], **arguments: Any) -> tuple[T, ...]:
         """Call a hook that returns a tuple of ``item``; a hook left out returns none."""
         if not self._implements(hook):
             return ()
         result = self._call(hook, tuple, **arguments)
-        self._check_items(hook, f"a tuple of {item.__name__}", result, item)
-        return cast("tuple[T, ...]", result)
-
-    def _check_items(self, hook: str, expected: str, items: object, item: type[Any]) -> None:
-        if not isinstance(items, tuple):
-            raise self._broken(hook, expected, items)
-        for value in items:
+        for value in result:
             if not isinstance(value, item):
-                raise self._broken(hook, expected, value)
+                raise self._broken(hook, f"a tuple of {item.__name__}", value)
+        return tuple(self._conform(hook, value, item) for value in result)
+
+    def _conform(self, hook: str, value: T, expected: type[T]) -> T:
+        """Check the fields of a dataclass; a value of any other type is checked by its own method."""
+        if not dataclasses.is_dataclass(expected):
+            return value
+        try:
+            return conform(value, expected)
+        except FieldMismatch as mismatch:
+            raise ContractError(f"{self}: hook {hook!r} must return {mismatch}") from None
 
     def _check_change(self, change: ConfigChange) -> None:
         hints = get_type_hints(EngineConfig)
@@ -204,7 +211,4 @@ class Backend:
             ) from None
 
     def _broken(self, hook: str, expected: str, got: object) -> ContractError:
-        return ContractError(
-            f"{self}: hook {hook!r} must return {expected}, got {one_line(repr(got))} of type "
-            f"{type(got).__name__}"
-        )
+        return ContractError(f"{self}: hook {hook!r} must return {expected}, got {describe_value(got)}")

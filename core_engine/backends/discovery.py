@@ -29,7 +29,10 @@ from core_engine.errors import (
 from core_engine.plugin._backend_types import Detection, DetectionState
 from core_engine.plugin._probe import Probe
 
-__all__ = ["Candidate", "Finding", "FindingState", "examine", "find_candidates", "survey"]
+__all__ = ["AUTOMATIC", "Candidate", "Finding", "FindingState", "examine", "find_candidates", "survey"]
+
+#: Stands for the automatic choice wherever a backend is named.
+AUTOMATIC = "auto"
 
 
 class FindingState(StrEnum):
@@ -42,7 +45,7 @@ class FindingState(StrEnum):
     BLOCKED = "blocked"
     #: Another backend was asked for by name; not imported.
     NOT_LOADED = "not-loaded"
-    #: The name belongs to a backend that core ships; not imported.
+    #: The name belongs to a backend that core ships, or to the automatic choice; not imported.
     NAME_RESERVED = "name-reserved"
     #: Several installed plugins claim the name; not imported.
     DUPLICATE = "duplicate"
@@ -71,7 +74,10 @@ _FAILED = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """One backend name and the installed plugins that claim it; more than one makes it unusable."""
+    """One backend name and the installed plugins that claim it; more than one makes it unusable.
+
+    A plugin whose name differs only in case claims it too.
+    """
 
     name: str
     entries: tuple[InstalledPlugin, ...]
@@ -80,8 +86,8 @@ class Candidate:
 
     @property
     def entry(self) -> InstalledPlugin:
-        """The entry that counts; the first in order when there are several."""
-        return self.entries[0]
+        """The entry that counts; the first of this very name when there are several."""
+        return next(entry for entry in self.entries if entry.name == self.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,16 +116,19 @@ class Finding:
 def find_candidates() -> tuple[Candidate, ...]:
     """Return all installed backends, core's own first, then by name; nothing is imported."""
     builtin = builtin_entries()
-    own = {entry.name for entry in builtin}
-    claims: dict[str, dict[tuple[str, str, str], InstalledPlugin]] = {}
+    reserved = {AUTOMATIC, *(entry.name for entry in builtin)}
+    claims: dict[str, dict[tuple[str, str, str, str], InstalledPlugin]] = {}
     for entry in find_entries(BACKEND_GROUP):
         # The same plugin seen in two folders is one plugin: whichever the path puts first, it is the same.
-        claims.setdefault(entry.name, {}).setdefault(entry.identity, entry)
+        # Names that differ only in case are one name to people, so those plugins rival each other.
+        rivals = claims.setdefault(entry.name.casefold(), {})
+        rivals.setdefault((entry.name, *entry.identity), entry)
     return (
         *(Candidate(name=entry.name, entries=(entry,)) for entry in builtin),
         *(
-            Candidate(name=name, entries=tuple(entries.values()), reserved=name in own)
-            for name, entries in sorted(claims.items())
+            Candidate(name=name, entries=tuple(entries.values()), reserved=folded in reserved)
+            for folded, entries in sorted(claims.items())
+            for name in sorted({entry.name for entry in entries.values()})
         ),
     )
 
@@ -160,7 +169,7 @@ def examine(candidate: Candidate, allow_list: AllowList, probe: Probe) -> Findin
     problem: PluginError | None = None
     try:
         detection = loaded.backend.detect(probe)
-    except Exception as failure:
+    except Exception as failure:  # the façade lets out nothing else but KeyboardInterrupt
         problem = as_plugin_error(candidate.entry, failure)
         broken = isinstance(problem, ContractError)
         state = FindingState.CONTRACT_BROKEN if broken else FindingState.DETECT_FAILED
@@ -198,12 +207,14 @@ def _refuse_unseen(candidate: Candidate, allow_list: AllowList) -> Finding | Non
         )
     elif candidate.reserved:
         state = FindingState.NAME_RESERVED
-        reason = f"the name {name!r} belongs to core-engine's own backend; the plugin must take another"
+        owner = "the automatic choice" if name.casefold() == AUTOMATIC else "core-engine's own backend"
+        reason = f"the name {name!r} belongs to {owner}; the plugin must take another"
         error = ContractError(f"{candidate.entry.subject} is refused: {reason}")
     elif len(candidate.entries) > 1:
         state = FindingState.DUPLICATE
+        in_any_case = "" if len({entry.name for entry in candidate.entries}) == 1 else ", but for case"
         reason = (
-            f"{len(candidate.entries)} installed plugins claim the name {name!r}: "
+            f"{len(candidate.entries)} installed plugins claim the name {name!r}{in_any_case}: "
             f"{describe_entries(candidate.entries)}; uninstall all but one"
         )
         error = AmbiguousBackend(f"backend {name!r} cannot be used: {reason}")

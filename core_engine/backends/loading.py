@@ -16,6 +16,7 @@ from core_engine._text import one_line
 from core_engine._torch_autoload import torch_autoload_off
 from core_engine.backends.backend import Backend
 from core_engine.backends.installed import InstalledPlugin
+from core_engine.backends.plugin_code import describe_failure, prints_to_stderr
 from core_engine.errors import ApiVersionError, BackendLoadError, ContractError, PluginError, did_you_mean
 from core_engine.hookspecs.backend import REQUIRED_HOOKS, BackendSpec
 from core_engine.plugin._markers import BACKEND_PROJECT
@@ -77,11 +78,14 @@ def try_load(entry: InstalledPlugin) -> LoadResult:
         error = failure
     import_seconds = time.perf_counter() - start_s
     if module is not None:
-        stated = getattr(module, "CORE_ENGINE_API", None)
-        api = None if stated is None else str(stated)
         try:
-            backend = _register(entry, module, stated)
-        except (Exception, SystemExit) as failure:
+            with prints_to_stderr():
+                stated = getattr(module, "CORE_ENGINE_API", None)
+                api = None if stated is None else str(stated)
+                backend = _register(entry, module, stated)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as failure:
             error = as_plugin_error(entry, failure)
     return LoadResult(
         backend=backend,
@@ -100,7 +104,7 @@ def as_plugin_error(entry: InstalledPlugin, failure: BaseException) -> PluginErr
     own = type(failure) in (ApiVersionError, BackendLoadError, ContractError)
     if own and entry.subject in str(failure):
         return cast(PluginError, failure)
-    error = BackendLoadError(f"{entry.subject} failed: {type(failure).__name__}: {one_line(failure)}")
+    error = BackendLoadError(f"{entry.subject} failed: {describe_failure(failure)}")
     error.__cause__ = failure
     return error
 
@@ -112,12 +116,12 @@ def _import_light_module(entry: InstalledPlugin) -> ModuleType:
             f"'package.module', without ':{entry.value.partition(':')[2]}'"
         )
     try:
-        with torch_autoload_off():
+        with torch_autoload_off(), prints_to_stderr():
             return import_module(entry.value)
-    except (Exception, SystemExit) as failure:
-        raise BackendLoadError(
-            f"{entry.subject} failed to import: {type(failure).__name__}: {one_line(failure)}"
-        ) from failure
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failure:
+        raise BackendLoadError(f"{entry.subject} failed to import: {describe_failure(failure)}") from failure
 
 
 def _register(entry: InstalledPlugin, module: ModuleType, stated_api: object) -> Backend:

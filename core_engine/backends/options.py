@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from core_engine._text import parse_bool
 from core_engine.errors import ConfigError, ContractError, did_you_mean
 from core_engine.plugin._backend_types import BackendOption
@@ -18,6 +20,7 @@ _PARSERS: Mapping[str, Callable[[str], str | int | float | bool]] = {
     "float": float,
     "bool": parse_bool,
 }
+_TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 def check_schema(schema: tuple[BackendOption, ...], subject: str) -> None:
@@ -32,6 +35,14 @@ def check_schema(schema: tuple[BackendOption, ...], subject: str) -> None:
                 f"{subject} gives option {option.name!r} the type {option.type!r}; "
                 f"possible are {', '.join(_PARSERS)}"
             )
+        if option.default is not None:
+            try:
+                msgspec.convert(option.default, _TYPES[option.type])
+            except msgspec.ValidationError as mismatch:
+                raise ContractError(
+                    f"{subject} gives option {option.name!r} of type {option.type} the default "
+                    f"{option.default!r}: {mismatch}"
+                ) from None
 
 
 def parse_options(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from core_engine._text import parse_bool
 from core_engine.backends.allow_list import read_allow_list
 from core_engine.backends.backend import Backend
-from core_engine.backends.discovery import Finding, FindingState, survey
+from core_engine.backends.discovery import AUTOMATIC, Finding, FindingState, survey
 from core_engine.backends.installed import EXTENSION_GROUP, SCHEDULER_GROUP, find_entries
 from core_engine.errors import (
     AmbiguousBackend,
@@ -123,7 +123,7 @@ def read_request(flag: str | None, environment: Mapping[str, str]) -> Request:
     if flag is None:
         origin = f"{BACKEND_VARIABLE}={variable}" if variable else "automatic choice"
         return Request(name=_name_or_auto(variable), origin=origin)
-    text = flag.strip() or "auto"
+    text = flag.strip() or AUTOMATIC
     note = f"which overrides {BACKEND_VARIABLE}={variable}" if variable not in (None, text) else ""
     return Request(name=_name_or_auto(text), origin=f"--backend {text}", note=note)
 
@@ -210,7 +210,7 @@ def _allow_list_warnings(environment: Mapping[str, str], findings: tuple[Finding
 
 
 def _name_or_auto(text: str | None) -> str | None:
-    return None if text in (None, "", "auto") else text
+    return None if text in (None, "", AUTOMATIC) else text
 
 
 def _read_switch(variable: str, environment: Mapping[str, str]) -> bool:

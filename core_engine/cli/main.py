@@ -8,10 +8,12 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import cast
 
 from core_engine import __version__
 from core_engine._text import one_line, parse_bool
 from core_engine.cli.options import LineParser, add_switch
+from core_engine.cli.results import ResultsLost, results_on_stdout
 from core_engine.errors import CoreEngineError, did_you_mean
 
 __all__ = ["COMMANDS", "Command", "main"]
@@ -45,24 +47,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (``sys.argv`` by default) and return the exit code.
 
     A `CoreEngineError` becomes one line on stderr and exit code 2; ``--debug`` or
-    ``CORE_ENGINE_DEBUG=1`` adds the traceback. Other exceptions are bugs and are not caught.
+    ``CORE_ENGINE_DEBUG=1`` adds the traceback. So does a stdout that cannot be written, except that a
+    reader who left is no error. Other exceptions are bugs and are not caught.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if cast("object", sys.stderr) is None:  # closed: print() would write to stdout instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
+        with results_on_stdout():
+            return _run(arguments)
     except CoreEngineError as error:
-        if _wants_traceback(arguments):
-            traceback.print_exc()
-        print(f"core-engine: error: {one_line(error)}", file=sys.stderr)
-        return EXIT_ERROR
+        return _refuse(arguments, one_line(error))
+    except ResultsLost as lost:
+        if isinstance(lost.__cause__, BrokenPipeError):
+            return EXIT_BROKEN_PIPE
+        return _refuse(arguments, f"stdout cannot be written: {lost.__cause__}")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; give it a place to write.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # of stderr
         return EXIT_BROKEN_PIPE
-    return code
+
+
+def _refuse(arguments: Sequence[str], message: str) -> int:
+    """Print the line that tells the error being handled, after its traceback where that is wanted."""
+    if _wants_traceback(arguments):
+        traceback.print_exc()
+    print(f"core-engine: error: {message}", file=sys.stderr)
+    return EXIT_ERROR
 
 
 def _run(arguments: Sequence[str]) -> int:

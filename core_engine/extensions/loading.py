@@ -8,8 +8,8 @@ takes the `WorkerContext` and returns an object with marked wrappers. Its module
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
 
 from core_engine.backends.allow_list import PLUGINS_VARIABLE, read_allow_list
 from core_engine.backends.installed import (
@@ -18,6 +18,7 @@ from core_engine.backends.installed import (
     describe_entries,
     find_entries,
 )
+from core_engine.backends.plugin_code import describe_failure, describe_value, prints_to_stderr
 from core_engine.errors import (
     ApiVersionError,
     BackendLoadError,
@@ -86,7 +87,8 @@ def load_extension(entry: InstalledPlugin, context: WorkerContext) -> object:
 
     Raises `PluginMismatch` when this process does not see that very entry point,
     `BackendLoadError` when it does not import or cannot be created, `ApiVersionError` when it was
-    written for another API, `ContractError` when it wraps nothing.
+    written for another API, `ContractError` when it is no callable or wraps nothing. What it prints
+    meanwhile goes to stderr.
     """
     subject = f"extension {entry.name!r} of {entry}"
     seen = [other for other in find_entries(EXTENSION_GROUP) if other.name == entry.name]
@@ -96,23 +98,45 @@ def load_extension(entry: InstalledPlugin, context: WorkerContext) -> object:
             f"{describe_entries(seen) or 'nothing of that name'}. Make the environments the same"
         )
     try:
-        factory = load_class(entry.value)
-        stated = getattr(sys.modules[entry.value.partition(":")[0]], "CORE_ENGINE_API", None)
-        check_api_version(stated)
-        extension: object = factory(context)
-    except ApiVersionError as refusal:
-        raise ApiVersionError(f"{subject} is refused: {refusal}") from None
+        with prints_to_stderr():
+            extension: object = _import_factory(entry, subject)(context)
+            wraps = _has_wrapper(extension)
     except CoreEngineError as failure:
-        failure.add_note(f"while loading {subject}")
+        if subject not in str(failure):
+            failure.add_note(f"while loading {subject}")
         raise
-    except (Exception, SystemExit) as failure:
-        raise BackendLoadError(f"{subject} failed: {type(failure).__name__}: {failure}") from failure
-    if not _has_wrapper(extension):
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failure:
+        raise BackendLoadError(f"{subject} failed: {describe_failure(failure)}") from failure
+    if not wraps:
         raise ContractError(
-            f"{subject} returned {extension!r}, which wraps nothing: mark methods with "
+            f"{subject} returned {describe_value(extension)}, which wraps nothing: mark methods with "
             "worker_hookimpl(wrapper=True) or runner_hookimpl(wrapper=True) of core_engine.plugin"
         )
     return extension
+
+
+def _import_factory(entry: InstalledPlugin, subject: str) -> Callable[[WorkerContext], object]:
+    module, _, attribute = entry.value.partition(":")
+    if not attribute:
+        raise ContractError(
+            f"{subject} names a module only: the value of its entry point must be '{module}:NAME', where "
+            "NAME is a callable that takes the WorkerContext"
+        )
+    try:
+        factory = load_class(entry.value)
+    except BackendLoadError as failure:
+        raise BackendLoadError(f"{subject} failed to load: {failure}") from failure
+    try:
+        check_api_version(getattr(sys.modules[module], "CORE_ENGINE_API", None))
+    except ApiVersionError as refusal:
+        raise ApiVersionError(f"{subject} is refused: {refusal}") from None
+    if not callable(factory):
+        raise ContractError(
+            f"{subject} names {describe_value(factory)}; it must be a callable that takes the WorkerContext"
+        )
+    return cast("Callable[[WorkerContext], object]", factory)
 
 
 def _has_wrapper(extension: object) -> bool:

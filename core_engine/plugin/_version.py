@@ -23,7 +23,7 @@ def check_api_version(stated: object, host: str = API_VERSION) -> None:
     if match is None:
         raise ApiVersionError(
             f"it states no plugin API version (CORE_ENGINE_API is {stated!r}); this core serves "
-            f'{host}. Set CORE_ENGINE_API = "{host}" in the backend\'s entry-point module'
+            f'{host}. Set CORE_ENGINE_API = "{host}" in the module that its entry point names'
         )
     major, minor = int(match[1]), int(match[2])
     host_major, host_minor = (int(part) for part in host.split("."))

@@ -183,3 +183,89 @@ def test_torch_extensions_are_not_loaded_while_the_device_software_is_imported(
     """
     with pytest.raises(BackendLoadError, match="autoload=0"):
         backend_with(site, extra).create_worker(None)  # type: ignore[arg-type]
+
+
+def test_every_hook_treats_what_is_no_exception_like_one(site: PluginSite) -> None:
+    backend = backend_with(site, "@hookimpl\ndef doctor_rows():\n    raise BaseException('driver')\n")
+    with pytest.raises(BackendLoadError, match="'doctor_rows' raised BaseException: driver"):
+        backend.doctor_rows(Probe({}))
+
+
+def test_an_interrupt_in_a_hook_is_the_users_own(site: PluginSite) -> None:
+    backend = backend_with(site, "@hookimpl\ndef doctor_rows():\n    raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        backend.doctor_rows(Probe({}))
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (
+            "Capabilities(dtypes='float32')",
+            r"Capabilities\.dtypes of type tuple\[str, \.\.\.\], got 'float32'",
+        ),
+        ("Capabilities(block_sizes=(16, '32'))", r"Capabilities\.block_sizes\[1\] of type int"),
+        ("Capabilities(lora='no')", r"Capabilities\.lora of type bool"),
+        ("Capabilities(max_num_seqs=8.0)", r"Capabilities\.max_num_seqs of type int \| None"),
+    ],
+)
+def test_every_field_of_the_capabilities_is_checked(site: PluginSite, value: str, field: str) -> None:
+    backend = backend_with(site, f"@hookimpl\ndef capabilities():\n    return {value}\n")
+    with pytest.raises(ContractError, match=rf"'acme' .*'capabilities' must return {field}"):
+        backend.capabilities(DEVICES, CONFIG, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("device_indices=[0]", r"WorkerPlan\.device_indices of type tuple"),
+        ("device_indices=('0',)", r"WorkerPlan\.device_indices\[0\] of type int"),
+        ("environment={'VISIBLE': 0}", r"WorkerPlan\.environment\['VISIBLE'\] of type str"),
+        ("rank=False", r"WorkerPlan\.rank of type int"),
+    ],
+)
+def test_every_field_of_a_plan_is_checked(site: PluginSite, fields: str, message: str) -> None:
+    extra = f"""
+    @hookimpl
+    def plan_workers():
+        return (WorkerPlan(**dict(dict(rank=0, device_indices=(0,)), {fields})),)
+    """
+    with pytest.raises(ContractError, match=f"'plan_workers' must return {message}"):
+        backend_with(site, extra).plan_workers(CONFIG, DEVICES)
+
+
+@pytest.mark.parametrize("fields", ["name=['a']", "help=None", "type=int", "choices='ab'"])
+def test_every_field_of_an_option_is_checked(site: PluginSite, fields: str) -> None:
+    extra = f"""
+    from core_engine.plugin import BackendOption
+    @hookimpl
+    def option_schema():
+        return (BackendOption(**dict(dict(name="a", help=""), {fields})),)
+    """
+    with pytest.raises(
+        ContractError, match=rf"'option_schema' must return BackendOption\.{fields.split('=')[0]}"
+    ):
+        backend_with(site, extra).option_schema()
+
+
+def test_mappings_of_any_kind_come_through_as_plain_ones(site: PluginSite) -> None:
+    extra = """
+    from types import MappingProxyType
+    @hookimpl
+    def plan_workers():
+        return (WorkerPlan(rank=0, device_indices=(0,), environment=MappingProxyType({"A": "1"})),)
+    """
+    (plan,) = backend_with(site, extra).plan_workers(CONFIG, DEVICES)
+    assert type(plan.environment) is dict
+
+
+def test_what_a_hook_prints_goes_to_stderr(site: PluginSite, capsys: pytest.CaptureFixture[str]) -> None:
+    extra = """
+    print("import")
+    @hookimpl
+    def doctor_rows():
+        print("rows")
+        return ()
+    """
+    backend_with(site, extra).doctor_rows(Probe({}))
+    assert capsys.readouterr() == ("", "import\nrows\n")

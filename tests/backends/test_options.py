@@ -56,3 +56,9 @@ def test_a_backend_without_options_takes_none() -> None:
 def test_a_schema_with_a_repeated_name_or_unknown_type_breaks_the_contract(option: BackendOption) -> None:
     with pytest.raises(ContractError, match=f"acme .*{option.name}"):
         check_schema((*SCHEMA, option), "acme")
+
+
+@pytest.mark.parametrize(("kind", "default"), [("int", "4"), ("int", True), ("str", 4), ("bool", 1)])
+def test_a_default_is_of_the_options_type(kind: str, default: str | int) -> None:
+    with pytest.raises(ContractError, match=f"acme gives option 'a' of type {kind} the default {default!r}"):
+        check_schema((BackendOption(name="a", help="", type=kind, default=default),), "acme")

@@ -89,7 +89,7 @@ def test_case_22_the_worker_never_detects_again(site: PluginSite) -> None:
     @hookimpl
     def detect(probe):
         CALLS.append("detect")
-        return Detection(state=DetectionState.AVAILABLE, reason="")
+        return Detection(state=DetectionState.BY_NAME_ONLY, reason="")
     """
     site.add_backend("tpu", backend_source("tpu", extra=extra))
     ref = reference()

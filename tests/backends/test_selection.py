@@ -90,7 +90,9 @@ def test_strict_mode_accepts_a_device_that_is_not_there(site: PluginSite) -> Non
     assert select(CORE_ENGINE_STRICT_PLUGINS="1").backend.name == "cpu"
 
 
-@pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "raise RuntimeError('driver')"])
+@pytest.mark.parametrize(
+    "source", ["import sys; sys.exit(3)", "raise RuntimeError('driver')", "raise BaseException('driver')"]
+)
 def test_case_07_exit_or_exception_on_import_is_like_an_import_error(site: PluginSite, source: str) -> None:
     site.add_backend("tpu", source)
     selection = select()
@@ -266,7 +268,8 @@ def test_case_18_a_hook_may_take_fewer_arguments(site: PluginSite) -> None:
     extra = """
     @hookimpl
     def detect():
-        return Detection(state=DetectionState.AVAILABLE, reason="without a look")
+        device = DeviceInfo(index=0, name="unseen")
+        return Detection(state=DetectionState.AVAILABLE, reason="without a look", devices=(device,))
     """
     site.add_backend("tpu", backend_source("tpu", extra=extra))
     assert select().detection.reason == "without a look"
@@ -464,3 +467,99 @@ def test_priority_zero_ties_with_cpu(site: PluginSite) -> None:
     site.add_backend("npu", backend_source("npu", priority=0))
     with pytest.raises(AmbiguousBackend, match=r"'cpu'.*'npu'"):
         select()
+
+
+@pytest.mark.parametrize("hook", ["backend_info", "detect"])
+def test_case_20_a_hook_that_raises_outside_of_exception_is_a_failure_like_any_other(
+    site: PluginSite, hook: str
+) -> None:
+    extra = f"""
+    class Abort(BaseException):
+        pass
+    @hookimpl
+    def {hook}():
+        raise Abort("driver")
+    """
+    site.add_backend("tpu", backend_source("tpu", extra=extra))
+    assert select().backend.name == "cpu"
+    with pytest.raises(BackendLoadError, match=f"'{hook}' raised Abort: driver"):
+        select("tpu")
+
+
+def test_an_error_without_a_text_of_its_own_is_named_by_its_type(site: PluginSite) -> None:
+    source = """
+    class Abort(BaseException):
+        def __str__(self):
+            raise Abort
+    raise Abort
+    """
+    site.add_backend("tpu", source)
+    with pytest.raises(BackendLoadError, match="failed to import: Abort"):
+        select("tpu")
+
+
+@pytest.mark.parametrize("priority", ["'high'", "float('nan')", "True", "1.0", "None"])
+def test_a_priority_is_a_whole_number(site: PluginSite, priority: str) -> None:
+    source = backend_source("tpu").replace("priority=100", f"priority={priority}")
+    site.add_backend("tpu", source)
+    selection = select()
+    assert selection.backend.name == "cpu"
+    assert states(selection) == {"tpu": FindingState.CONTRACT_BROKEN}
+    with pytest.raises(
+        ContractError, match=r"'tpu' .*'backend_info' .*BackendInfo\.priority of type int, got"
+    ):
+        select("tpu")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("reason=7", r"Detection\.reason of type str, got 7 of type int"),
+        ("devices=[]", r"Detection\.devices of type tuple"),
+        ("devices=(DeviceInfo(index='0', name='a'),)", r"Detection\.devices\[0\]\.index of type int"),
+        ("devices=(DeviceInfo(index=0, name=b'a'),)", r"devices\[0\]\.name of type str"),
+        ("devices=(DeviceInfo(index=0, name='a', memory_bytes=1.5),)", r"memory_bytes of type int \| None"),
+        (
+            "devices=(DeviceInfo(index=0, name='a', details={'sm': 9}),)",
+            r"details\['sm'\] of type str, got 9",
+        ),
+        ("devices=(DeviceInfo(index=0, name='a', details=None),)", r"details of type Mapping\[str, str\]"),
+        ("devices=(DeviceInfo(index=0, name='a'), DeviceInfo(index=0, name='b'))", "distinct indices"),
+        ("devices=(DeviceInfo(index=-1, name='a'),)", "distinct indices from 0"),
+        ("devices=()", "at least one device where the state is available"),
+    ],
+)
+def test_every_field_of_a_detection_is_checked(site: PluginSite, fields: str, message: str) -> None:
+    extra = f"""
+    @hookimpl
+    def detect():
+        sound = dict(state=DetectionState.AVAILABLE, reason="", devices=(DeviceInfo(index=0, name="a"),))
+        return Detection(**dict(sound, {fields}))
+    """
+    site.add_backend("tpu", backend_source("tpu", extra=extra))
+    assert states(select()) == {"tpu": FindingState.CONTRACT_BROKEN}
+    with pytest.raises(ContractError, match=rf"'detect' must return .*{message}"):
+        select("tpu")
+
+
+@pytest.mark.parametrize("name", ["auto", "Auto", "CPU"])
+def test_case_15_no_plugin_may_take_a_name_with_a_meaning_of_its_own(site: PluginSite, name: str) -> None:
+    site.add_backend(name, backend_source(name, priority=500))
+    selection = select()
+    assert selection.backend.entry.builtin
+    assert states(selection) == {name: FindingState.NAME_RESERVED}
+    assert f"{name}_plugin" not in sys.modules
+    assert f"the name {name!r} belongs to" in selection.warnings[0]
+
+
+def test_case_21_names_that_differ_only_in_case_are_refused_both(site: PluginSite) -> None:
+    site.add_backend("tpu")
+    site.add_backend("TPU", backend_source("TPU", priority=200))
+    selection = select()
+    assert selection.backend.name == "cpu"
+    assert states(selection) == {"TPU": FindingState.DUPLICATE, "tpu": FindingState.DUPLICATE}
+    for name in ("tpu", "TPU"):
+        with pytest.raises(
+            AmbiguousBackend, match=rf"'{name}', but for case: .*core-engine-tpu 1\.0 \(TPU_plugin"
+        ):
+            select(name)

@@ -116,3 +116,54 @@ def test_the_table_marks_the_choice_and_says_why(site: PluginSite) -> None:
     assert lines[1].startswith("*  cpu ")
     assert lines[2].endswith("no /dev/accel0")
     assert lines[-1].endswith(": no other backend is available")
+
+
+NOISY = """
+print("import")
+@hookimpl
+def detect():
+    print("detect")
+    return Detection(state=DetectionState.UNAVAILABLE, reason="")
+@hookimpl
+def doctor_rows():
+    print("rows")
+    return ()
+"""
+
+
+@pytest.mark.parametrize("command", ["backends", "doctor"])
+def test_what_a_plugin_prints_goes_to_stderr(site: PluginSite, command: str) -> None:
+    site.add_backend("tpu", backend_source("tpu", extra=NOISY))
+    finished = site.run_command(command, "--json")
+    assert json.loads(finished.stdout)
+    assert "import\ndetect\n" in finished.stderr
+
+
+@pytest.mark.parametrize("command", ["backends", "doctor"])
+def test_devices_that_are_no_plain_values_do_not_break_the_listing(site: PluginSite, command: str) -> None:
+    extra = """
+    from types import MappingProxyType
+    @hookimpl
+    def detect():
+        device = DeviceInfo(index=0, name="a", details=MappingProxyType({"b": "c"}))
+        return Detection(state=DetectionState.AVAILABLE, reason="", devices=(device,))
+    """
+    site.add_backend("tpu", backend_source("tpu", extra=extra))
+    site.add_backend("npu", backend_source("npu", extra=extra.replace('"c"', "object()")))
+    finished = site.run_command(command, "--json")
+    report = json.loads(finished.stdout)
+    rows = {row["name"]: row for row in (report if command == "backends" else report["backends"])}
+    assert rows["tpu"]["devices"][0]["details"] == {"b": "c"}
+    assert rows["npu"]["state"] == "contract-broken"
+
+
+@pytest.mark.parametrize("command", ["backends", "doctor"])
+def test_a_plugin_that_raises_outside_of_exception_does_not_break_the_listing(
+    site: PluginSite, command: str
+) -> None:
+    site.add_backend("tpu", "raise BaseException('driver')")
+    extra = "@hookimpl\ndef doctor_rows():\n    raise BaseException('driver')\n"
+    site.add_backend("npu", backend_source("npu", extra=extra))
+    finished = site.run_command(command)
+    assert finished.returncode == 1
+    assert "Traceback" not in finished.stderr

@@ -189,3 +189,17 @@ def test_a_damaged_file_is_named_in_one_line(
     assert (shell.code, shell.out) == (2, "")
     assert len(shell.err.splitlines()) == 1
     assert "tokenizer" in shell.err if name == "tokenizer.json" else name in shell.err
+
+
+def test_a_closed_stdin_has_no_prompts(on_model: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    shell = on_model("generate", "--prompt", "-")
+    assert (shell.code, shell.out) == (2, "")
+    assert shell.err == "core-engine: error: --prompt - reads the prompts from stdin, which is closed\n"
+
+
+def test_a_stdin_that_is_no_text_is_one_clear_line(on_model: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
+    shell = on_model("generate", "--prompt", "-")
+    assert shell.code == 2
+    assert shell.err.startswith("core-engine: error: --prompt - cannot read stdin: 'utf-8' codec")

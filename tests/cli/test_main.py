@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,7 +129,8 @@ def test_commands_have_distinct_names_and_import_nothing_before_they_are_called(
         print([name for name in sys.modules if name.startswith("core_engine.cli.")])
     """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown == "['core_engine.cli.options', 'core_engine.cli.main']\n"
+    parts = [f"core_engine.cli.{name}" for name in ("options", "results", "main")]
+    assert shown == f"{parts}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["backends"], ["backends", "--help"], ["doctor"]])
@@ -154,3 +157,62 @@ def test_the_module_is_the_command() -> None:
         [sys.executable, "-m", "core_engine", "--version"], capture_output=True, text=True, check=True
     )
     assert finished.stdout == f"core-engine {core_engine.__version__}\n"
+
+
+def run_in_shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, **environment}
+    return subprocess.run(
+        ["sh", "-c", f'"$0" -m core_engine {command}', sys.executable],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_closed_stdout_is_one_clear_line() -> None:
+    finished = run_in_shell("backends >&-")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("core-engine: error: stdout is closed")
+    assert finished.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", ["backends", "--version", "--help"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_clear_line(arguments: str) -> None:
+    finished = run_in_shell(f"{arguments} >/dev/full")
+    assert finished.returncode == 2
+    assert finished.stderr == (
+        "core-engine: error: stdout cannot be written: [Errno 28] No space left on device\n"
+    )
+
+
+def test_an_error_of_the_system_elsewhere_is_a_bug(command: Path) -> None:
+    write_command(command, "raise OSError(28, 'No space left on device')")
+    with pytest.raises(OSError, match="No space left"):
+        main(["try"])
+
+
+def test_a_closed_stderr_leaves_stdout_to_the_results() -> None:
+    finished = run_in_shell("tri 2>&-")
+    assert (finished.returncode, finished.stdout) == (2, "")
+
+
+def test_characters_that_the_encoding_lacks_are_escaped_as_json_does(command: Path) -> None:
+    write_command(command, "import json; print(json.dumps('é€😀', ensure_ascii=False)); return 0")
+    code = f"""if True:
+        import sys
+        sys.path.insert(0, {str(command.parent)!r})
+        from core_engine.cli import main as cli
+        cli.COMMANDS = (cli.Command("try", "try it", "tried_command"),)
+        sys.exit(cli.main(["try"]))
+    """
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert json.loads(finished.stdout) == "é€😀"

@@ -55,6 +55,13 @@ def own_error(context):
 
 def leaves(context):
     raise SystemExit(2)
+
+def aborts(context):
+    raise BaseException("gone")
+
+class Noisy(Both):
+    def __init__(self, context):
+        print("create")
 """
 OLD = "def make(context):\n    return None\n"
 NEWER = "CORE_ENGINE_API = '0.99'\ndef make(context):\n    return None\n"
@@ -63,14 +70,19 @@ NEWER = "CORE_ENGINE_API = '0.99'\ndef make(context):\n    return None\n"
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on the import path with one distribution of many extensions."""
-    names = {name: f"wrappers:{name}" for name in ("Both", "Nothing", "broken", "own_error", "leaves")}
+    names = {
+        name: f"wrappers:{name}" for name in ("Both", "Nothing", "broken", "own_error", "leaves", "aborts")
+    }
     more = {
         "absent": "no_such_module:X",
         "nameless": "wrappers:Bth",
+        "module": "wrappers",
+        "constant": "wrappers:CORE_ENGINE_API",
+        "noisy": "noisy:Noisy",
         "old": "old:make",
         "newer": "newer:make",
     }
-    modules = {"wrappers": WRAPPERS, "old": OLD, "newer": NEWER}
+    modules = {"noisy": "print('import')\n" + WRAPPERS, "wrappers": WRAPPERS, "old": OLD, "newer": NEWER}
     add_distribution(tmp_path, "acme-extensions", {EXTENSIONS: {**names, **more}}, modules=modules)
     monkeypatch.syspath_prepend(str(tmp_path))
     for module in modules:
@@ -141,6 +153,7 @@ def test_two_plugins_of_one_name_are_refused_with_both(site: Path) -> None:
         ("nameless", "Did you mean 'Both'"),
         ("broken", "ZeroDivisionError: by zero"),
         ("leaves", "SystemExit: 2"),
+        ("aborts", "BaseException: gone"),
     ],
 )
 def test_an_extension_that_fails_to_load_is_fatal(name: str, cause: str) -> None:
@@ -171,3 +184,36 @@ def test_another_version_than_the_parent_resolved_is_a_mismatch() -> None:
     (entry,) = find_extensions(("Both",), {})
     with pytest.raises(PluginMismatch, match=r"acme-extensions 2\.0 .* acme-extensions 1\.0"):
         load_extension(dataclasses.replace(entry, version="2.0"), fake_worker_context())
+
+
+def test_a_plain_module_is_refused_with_what_an_extension_is() -> None:
+    with pytest.raises(
+        ContractError,
+        match=r"^extension 'module' of acme-extensions 1\.0 .*'wrappers:NAME'.*takes the WorkerContext",
+    ):
+        load("module")
+
+
+def test_an_extension_must_be_callable() -> None:
+    with pytest.raises(
+        ContractError,
+        match=r"'constant' of acme-extensions .*must be a callable that takes the WorkerContext",
+    ):
+        load("constant")
+
+
+@pytest.mark.parametrize("name", ["absent", "nameless"])
+def test_an_extension_that_does_not_import_is_named_in_the_message(name: str) -> None:
+    with pytest.raises(BackendLoadError, match=rf"^extension '{name}' of acme-extensions 1\.0"):
+        load(name)
+
+
+def test_the_missing_api_does_not_speak_of_a_backend() -> None:
+    with pytest.raises(ApiVersionError) as refused:
+        load("old")
+    assert "backend" not in str(refused.value)
+
+
+def test_what_an_extension_prints_while_it_loads_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    load("noisy")
+    assert capsys.readouterr() == ("", "import\ncreate\n")
