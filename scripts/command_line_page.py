@@ -16,12 +16,25 @@ from core_engine.cli.main import COMMANDS  # noqa: E402 - after the environment 
 INTRODUCTION = """# Command line
 
 `core-engine COMMAND …` and `python -m core_engine COMMAND …` are the same. Results go to stdout, the log
-and progress to stderr. The exit code is 0 when the command did its work, 2 when what was asked for cannot
-be done (one line on stderr says why), and 130 after Ctrl-C; `backends` and `doctor` give 1 when some plugin
-failed but the choice is usable.
+and progress to stderr, and so does what a plugin prints while it is imported or asked for its device.
+Characters that stdout's encoding lacks are written as `\\uXXXX`.
+
+| Exit code | Meaning |
+| --- | --- |
+| 0 | the command did its work |
+| 1 | `backends` and `doctor`: some plugin failed, but the choice is usable |
+| 1 | any command: a bug, whose traceback is on stderr |
+| 2 | what was asked for cannot be done, and one line on stderr says why |
+| 130 | stopped by Ctrl-C |
+| 141 | the reader of the output left before its end, as `head` does |
+
+`--debug`, which every command takes, or `CORE_ENGINE_DEBUG=1` shows the traceback of an error with exit
+code 2 as well.
 
 Every flag that has a variable can be given through it, and the flag wins; the variable of a switch takes `1`
-or `0`.
+or `0`. The variable of a flag that may be repeated, or that takes several values, holds them all: with a
+comma between them, or with a line break for `--prompt`, `--stop` and `--bad-words`, whose texts may contain
+commas.
 """
 
 
