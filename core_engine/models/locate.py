@@ -111,6 +111,7 @@ def _near_name(path: Path) -> str:
 
 def _snapshot(hub_id: str, revision: str | None, patterns: Sequence[str], what: str) -> Path:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     try:
@@ -121,7 +122,10 @@ def _snapshot(hub_id: str, revision: str | None, patterns: Sequence[str], what: 
         )
     except Exception as error:  # the hub client raises many kinds; all mean that the files are not to be had
         where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else "on the hub"
-        reason = "" if offline else f": {error_line(error, 300).removesuffix('.')}"
+        told = error_line(error, 300).removesuffix(".")
+        if isinstance(error, LocalEntryNotFoundError):  # no connection; the lines after the first are advice
+            told = str(error).partition("\n")[0]
+        reason = "" if offline else f": {told}"
         raise ModelNotFound(
             f"no directory {hub_id!r} here and no {what} of that name {where}{reason}."
             f"{_near_name(Path(hub_id))}"
