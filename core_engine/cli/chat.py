@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """Answer ``--prompt``, or each line of stdin in one conversation."""
     from core_engine import LLM, SamplingParams
 
+    if args.prompt is None and sys.stdin is None:
+        raise ConfigError("stdin is closed, so there is nothing to answer: use --prompt TEXT")
     if sampling_params(args, SamplingParams()).n != 1:
         raise ConfigError("a chat has one answer to each question: leave --n at 1, or use generate")
     opening: Conversation = [{"role": "system", "content": args.system}] if args.system else []
