@@ -16,7 +16,6 @@ MODELS = REPOSITORY / ".cache" / "models"
 # on a busy machine the threads of one step wait for each other's time slices.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

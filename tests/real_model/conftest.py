@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from real_model.greedy_reference import Answer, difference, reference_answers
 from real_model.prompts import PROMPTS
+from real_model.threads import all_cores
 
 from core_engine import LLM, SamplingParams
 
@@ -24,7 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def reference(smollm2: Path) -> list[Answer]:
-    return reference_answers(smollm2, PROMPTS, NUM_TOKENS)
+    with all_cores():
+        return reference_answers(smollm2, PROMPTS, NUM_TOKENS)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    with all_cores():
+        yield
 
 
 @pytest.fixture(params=["cpu", "sim"])
