@@ -43,7 +43,10 @@ class SamplingParams:
     #: Strings that end the output; they are cut off unless ``include_stop_str_in_output``. One string
     #: or several, held as a tuple.
     stop: str | Sequence[str] = ()
+    #: Token ids that end the output, besides the model's own end-of-sequence ids; they stay in
+    #: ``token_ids``.
     stop_token_ids: Sequence[int] = ()
+    #: Keep the stop string that ended the output at the end of the text.
     include_stop_str_in_output: bool = False
     #: Go on past the model's end-of-sequence ids.
     ignore_eos: bool = False

@@ -7,13 +7,13 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
 from core_engine.backends.cpu.attention_plan import build_plan, max_partials
 from core_engine.backends.cpu.kernel_cache import compile_cached, kernel_cache
 from core_engine.backends.cpu.kernels import arguments as a
+from core_engine.backends.cpu.numba_threads import share_threads
 from core_engine.plugin import DTYPE_BYTES
 from core_engine.plugin.runtime import (
     Array,
@@ -55,9 +55,7 @@ class NumbaPagedAttention(AttentionBackend):
     name = "numba"
 
     def __init__(self) -> None:
-        _use_openmp()
-        self._num_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-        numba.set_num_threads(self._num_threads)
+        self._num_threads = share_threads()
         self._run_step = _kernels().run_step
         self._scratch = torch.empty(0)
         self._partials = torch.empty(0)
@@ -174,16 +172,6 @@ def _rows(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if tensor.dtype is not dtype:
         tensor = tensor.to(dtype)
     return tensor if tensor.stride(2) == 1 else tensor.contiguous()
-
-
-def _use_openmp() -> None:
-    """Run numba's parallel loops on OpenMP where numba has it: torch's threads then serve both."""
-    try:
-        import_module("numba.np.ufunc.omppool")
-    except ImportError:
-        return
-    if numba.config.THREADING_LAYER == "default":
-        numba.config.THREADING_LAYER = "omp"
 
 
 @cache

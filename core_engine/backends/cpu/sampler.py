@@ -30,6 +30,7 @@ class KernelSampler(ReferenceSampler):
     def __init__(self) -> None:
         # Compiled, or loaded from the cache, before the first request rather than with it.
         self._choose_rows = _kernels().choose_rows
+        import_module("core_engine.backends.cpu.numba_threads").share_threads()
 
     def choose(
         self, logits: torch.Tensor, inputs: Mapping[str, torch.Tensor], kind: SamplingKind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,19 @@ def test_a_version_1_quota_limits_it(tmp_path: Path, quota: str, threads: int) -
 def test_fewer_threads_of_torch_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert default_threads(machine(tmp_path, {})) == 1
+
+
+@pytest.mark.parametrize("part", ["attention:NumbaPagedAttention", "sampler:KernelSampler"])
+def test_starting_numba_leaves_torchs_number_of_threads(part: str) -> None:
+    module, name = part.split(":")
+    program = (
+        "import torch; torch.set_num_threads(1)\n"
+        f"from core_engine.backends.cpu.{module} import {name}\n"
+        f"part = {name}()\n"
+        "import numba; print(torch.get_num_threads(), numba.get_num_threads())\n"
+    )
+    variables = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "1"]
