@@ -77,6 +77,14 @@ def test_every_variable_that_the_source_names_is_documented() -> None:
     assert {name for name in named if f"`{name}`" not in documented} == set()
 
 
+def test_every_variable_of_openmp_that_the_source_names_is_documented() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in REPOSITORY.glob("core_engine/**/*.py"))
+    named = set(re.findall(r"\b(?:OMP|GOMP)_[A-Z]+(?:_[A-Z]+)*\b", source))
+    page = (REPOSITORY / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
+    assert "GOMP_SPINCOUNT" in named
+    assert {name for name in named if f"`{name}`" not in page} == set()
+
+
 @pytest.fixture(scope="module")
 def tutorial_backend() -> ModuleType:
     """The light module that the tutorial shows, as it stands there."""
