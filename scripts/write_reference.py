@@ -202,7 +202,7 @@ def cpu_options_page() -> str:
             NOTICE,
             "# Options of the cpu backend\n",
             "Given as `--backend-option name=value` in the shell, once per option, and as\n"
-            "`LLM(..., backend_options={\"name\": \"value\"})` in Python. What `threads` does beside busy "
+            '`LLM(..., backend_options={"name": "value"})` in Python. What `threads` does beside busy '
             "processes is told in [](../how-to/measure-speed.md).\n",
             *rows,
             "",

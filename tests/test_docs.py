@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from abc import ABC
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from core_engine.config import EngineConfig
 from core_engine.hookspecs import REQUIRED_HOOKS, BackendSpec
 from core_engine.plugin import API_VERSION, DetectionState, Probe
 from core_engine.plugin._markers import BACKEND_PROJECT
+from core_engine.plugin.runtime import DeviceIO, ShapePolicy, WorkerBase
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -102,6 +104,29 @@ def test_tutorial_backend_fulfils_the_discovery_contract(tutorial_backend: Modul
     manager.check_pending()
     assert all(getattr(manager.hook, name).get_hookimpls() for name in REQUIRED_HOOKS)
     assert tutorial_backend.CORE_ENGINE_API == API_VERSION
+
+
+ACME = REPOSITORY / "examples" / "acme_backend"
+
+
+@pytest.mark.parametrize(
+    "name", ["pyproject.toml", *(f"src/core_engine_acme/{m}.py" for m in ("plugin", "worker", "runner"))]
+)
+def test_tutorial_shows_the_smallest_backend_whole(name: str) -> None:
+    tutorial = (REPOSITORY / "docs" / "tutorials" / "write-a-backend.md").read_text(encoding="utf-8")
+    assert f"\n{(ACME / name).read_text(encoding='utf-8')}```" in tutorial
+
+
+@pytest.mark.parametrize(
+    ("seam", "file"),
+    [(WorkerBase, "worker.py"), (DeviceIO, "device_io.py"), (ShapePolicy, "buckets.py")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_tutorial_lists_every_method_that_a_seam_demands(seam: type[ABC], file: str) -> None:
+    tutorial = (REPOSITORY / "docs" / "tutorials" / "write-a-backend.md").read_text(encoding="utf-8")
+    start = f"```python\n# examples/sim_accelerator/src/core_engine_sim/{file}\n"
+    shown = set(re.findall(r"def (\w+)\(", tutorial.partition(start)[2].partition("```")[0]))
+    assert shown == set(seam.__abstractmethods__)
 
 
 def test_tutorial_backend_detects_its_device_nodes(tutorial_backend: ModuleType, tmp_path: Path) -> None:

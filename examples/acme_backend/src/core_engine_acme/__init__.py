@@ -1,0 +1,1 @@
+"""The smallest complete backend, which the tutorial "Write a backend" shows whole."""
