@@ -1,4 +1,4 @@
-"""ProgramBuilder: turns the runner's three functions into what the device runs."""
+"""ProgramBuilder: turns the runner's functions into what the device runs."""
 
 from __future__ import annotations
 

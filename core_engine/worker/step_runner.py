@@ -26,6 +26,7 @@ from core_engine.worker.step_in_flight import StepInFlight
 
 if TYPE_CHECKING:
     from core_engine.kv_cache.specs import KVCacheConfig
+    from core_engine.models.finder import FoundLayer
     from core_engine.scheduler.output import SchedulerOutput
     from core_engine.worker.context import RunnerContext
     from core_engine.worker.output import StepHandle
@@ -77,33 +78,7 @@ class StepModelRunner(ModelRunnerBase):
         )
         self._loaded = loaded
         for layer in loaded.layers:
-            params = layer.params(config.dtype)
-            needs = AttentionNeeds(
-                num_heads=params.num_heads,
-                num_kv_heads=params.spec.num_kv_heads,
-                head_dim=params.spec.head_dim,
-                head_dim_v=params.spec.head_dim_v,
-                dtype=params.spec.dtype,
-                block_size=self._block_size,
-                sliding_window=params.spec.sliding_window,
-                soft_cap=params.soft_cap,
-                sinks=layer.sinks,
-            )
-            reason = self.seams.attention.supports(needs)
-            if reason is not None:
-                raise UnsupportedFeature(
-                    f"attention backend {self.seams.attention.name!r} cannot serve layer "
-                    f"{params.layer_name!r} of {facts.architecture}: {reason}"
-                )
-            attention = PagedAttention(
-                params, self.seams.attention, self.forward_context, shares_cache_of=layer.shares_cache_of
-            )
-            loaded.attach(layer.name, attention)
-            self.layers[params.layer_name] = attention
-            page_bytes = self.seams.attention.page_bytes(params.spec, self._block_size)
-            self.kv_cache_spec[params.layer_name] = layer.shares_cache_of or replace(
-                params.spec, page_bytes=page_bytes
-            )
+            self._attach(layer, loaded)
         self.model = self.seams.io.place_model(loaded.module)
         return LoadReport(weight_bytes=loaded.weight_bytes, seconds=loaded.seconds)
 
@@ -192,6 +167,38 @@ class StepModelRunner(ModelRunnerBase):
             scheduler_output, prepared, self.seams.io.download(tensors), self._batch.commit
         )
         return self._in_flight
+
+    def _attach(self, layer: FoundLayer, loaded: LoadedModel) -> None:
+        """Give one layer its attention object and note its cache. Raises `UnsupportedFeature`."""
+        params = layer.params(self.config.dtype)
+        spec, backend = params.spec, self.seams.attention
+        needs = AttentionNeeds(
+            num_heads=params.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            head_dim_v=spec.head_dim_v,
+            dtype=spec.dtype,
+            block_size=self._block_size,
+            sliding_window=spec.sliding_window,
+            soft_cap=params.soft_cap,
+            sinks=layer.sinks,
+        )
+        if needs.sliding_window is not None and not self.capabilities.sliding_window:
+            reason: str | None = "its sliding window is a feature that this backend does not declare"
+        else:
+            reason = backend.supports(needs)
+        if reason is not None:
+            raise UnsupportedFeature(
+                f"attention backend {backend.name!r} cannot serve layer {layer.name!r} of "
+                f"{self.context.model.architecture}: {reason}"
+            )
+        attention = PagedAttention(
+            params, backend, self.forward_context, shares_cache_of=layer.shares_cache_of
+        )
+        loaded.attach(layer.name, attention)
+        self.layers[layer.name] = attention
+        page_bytes = backend.page_bytes(spec, self._block_size)
+        self.kv_cache_spec[layer.name] = layer.shares_cache_of or replace(spec, page_bytes=page_bytes)
 
     @property
     def _block_size(self) -> int:

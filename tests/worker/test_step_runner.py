@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from core_engine.backends.cpu.runner import CpuModelRunner
+from core_engine.config import EngineConfig
+from core_engine.errors import EngineError, UnsupportedFeature
+from core_engine.models.config_reader import read_model_config
+from core_engine.plugin import Capabilities
+from core_engine.testing.fake_context import fake_engine_config, fake_worker_context
+from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
+from core_engine.worker.context import RunnerContext
+
+FULL = Capabilities(chunked_prefill=True, mixed_batches=True, sliding_window=True)
+
+
+def make_runner(model: Path, capabilities: Capabilities = FULL) -> CpuModelRunner:
+    config: EngineConfig = fake_engine_config(model=str(model), block_size=32)
+    context = fake_worker_context(config, capabilities=capabilities, options={"attention": "reference"})
+    context = replace(context, model=read_model_config(config))
+    return CpuModelRunner(
+        RunnerContext(worker=context, capabilities=capabilities, device=torch.device("cpu"))
+    )
+
+
+@pytest.fixture(scope="module")
+def windowed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "mistral"
+    save_tiny_model(make_tiny_config("mistral"), folder)
+    return folder
+
+
+def test_each_layers_cache_and_its_bytes_are_reported(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    specs = runner.get_kv_cache_spec()
+    assert len(specs) == 4
+    assert all(not isinstance(spec, str) and spec.sliding_window == 7 for spec in specs.values())
+    assert all(not isinstance(spec, str) and spec.page_bytes > 0 for spec in specs.values())
+
+
+def test_a_window_that_the_backend_does_not_declare_is_refused(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model, replace(FULL, sliding_window=False))
+    with pytest.raises(UnsupportedFeature, match="sliding window"):
+        runner.load_model()
+
+
+def test_calls_out_of_order_say_what_comes_first(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    with pytest.raises(EngineError, match="load_model first"):
+        runner.get_model()
+    with pytest.raises(EngineError, match="initialize_kv_cache first"):
+        runner.dummy_run(1, 1)
+
+
+def test_a_profile_run_needs_no_cache(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    assert runner.profile_run().activation_bytes >= 0
+    assert all(layer.cache is None for layer in runner.layers.values())
