@@ -5,23 +5,13 @@ from typing import Any
 
 import pytest
 
-from core_engine.config import EngineConfig, ModelConfig
+from core_engine.config import EngineConfig
 from core_engine.engine.settle import settle_config
 from core_engine.errors import ConfigError, UnsupportedFeature
 from core_engine.plugin import Capabilities
+from core_engine.testing.fake_context import fake_model_config
 
-MODEL = ModelConfig(
-    path="m",
-    directory="m",
-    model_type="llama",
-    architecture="LlamaForCausalLM",
-    dtype="bfloat16",
-    vocab_size=100,
-    hidden_size=8,
-    num_layers=1,
-    num_attention_heads=1,
-    max_position_embeddings=2048,
-)
+MODEL = fake_model_config(dtype="bfloat16", max_position_embeddings=2048)
 FULL = Capabilities(
     dtypes=("bfloat16", "float32"), block_sizes=(16, 32), chunked_prefill=True, prefix_caching=True
 )
