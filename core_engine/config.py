@@ -63,6 +63,16 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     #: Who runs first: "fcfs" (in order of arrival) or "priority" (smaller priority first, then arrival).
     scheduling_policy: str = "fcfs"
+    #: Name or class path of the scheduler; by default the backend's preference, else "unified" where the
+    #: backend mixes prefill and decode, else "simple".
+    scheduler: str | None = None
+    #: Guess up to this many tokens ahead per request from its own text (n-gram look-up) and verify them in
+    #: one step; outputs stay the same. 0 is off.
+    num_draft_tokens: int = 0
+    #: How many LoRA adapters may take part in one step; 0 turns LoRA off.
+    max_loras: int = 0
+    #: The largest rank of an adapter.
+    max_lora_rank: int = 16
     #: Tokens per KV-cache block; the backend's preferred size by default.
     block_size: int | None = None
     #: Bytes for the KV cache; by default what the backend finds free (the CPU backend takes half of the free

@@ -47,6 +47,18 @@ def add_engine_flags(parser: Container) -> None:
     add_switch(group, "--enable-chunked-prefill", help="split long prompts over steps", default=None)
     add_switch(group, "--enforce-eager", help="do not capture or compile shapes")
     add_option(group, "--scheduling-policy", help="order of waiting requests", default="fcfs")
+    add_option(group, "--scheduler", help="unified, simple, an installed one or a class path")
+    add_option(
+        group,
+        "--num-draft-tokens",
+        help="tokens guessed ahead from the request's own text",
+        convert=int,
+        default=0,
+    )
+    add_option(
+        group, "--max-loras", help="LoRA adapters in one step; 0 turns LoRA off", convert=int, default=0
+    )
+    add_option(group, "--max-lora-rank", help="largest rank of an adapter", convert=int, default=16)
     add_option(
         group, "--tensor-parallel-size", help="devices to split the model over", convert=int, default=1
     )
@@ -76,6 +88,10 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "enable_chunked_prefill",
         "enforce_eager",
         "scheduling_policy",
+        "scheduler",
+        "num_draft_tokens",
+        "max_loras",
+        "max_lora_rank",
         "tensor_parallel_size",
         "executor",
         "tokenizer",

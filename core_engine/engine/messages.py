@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from core_engine._ragged import IntArray
+from core_engine.kv_cache.hashing import ExtraKey
 from core_engine.sampling.params import SamplingParams
 from core_engine.worker.output import LogprobRows
 
@@ -35,6 +36,10 @@ class CoreRequest:
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     #: Smaller runs first under a priority policy.
     priority: int = 0
+    #: What else than tokens decides the content of its KV blocks (an adapter) or keeps them apart (a salt).
+    extra_keys: tuple[ExtraKey, ...] = ()
+    #: The LoRA adapter, by the number under which the runner knows it; 0 for none.
+    lora_id: int = 0
     #: `time.monotonic` when the request came in.
     arrival_s: float = 0.0
 

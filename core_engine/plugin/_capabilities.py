@@ -37,6 +37,11 @@ class Capabilities:
     lora: bool = False
     #: Several sampled positions of one request in one step (speculative decoding).
     draft_tokens: bool = False
+    #: The numbers of tokens to which a step is padded, in rising order; empty where shapes are free. A
+    #: scheduler counts a step's cost by them.
+    token_buckets: tuple[int, ...] = ()
+    #: Name of the scheduler that suits the device best; None leaves the choice to the engine.
+    preferred_scheduler: str | None = None
     #: The most devices over which one model may be split.
     max_tensor_parallel_size: int = 1
     #: The most requests in one step, or None for no limit of the device's.

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from core_engine.config import EngineConfig
     from core_engine.engine.messages import CoreOutput, CoreRequest
+    from core_engine.kv_cache.manager import KVCacheManager
+    from core_engine.plugin._capabilities import Capabilities
     from core_engine.scheduler.output import SchedulerOutput
     from core_engine.worker.output import ModelRunnerOutput
 
@@ -36,7 +39,23 @@ class Scheduler(ABC):
     the ``update`` of the first, and updates come in the order of the steps.
     A step whose update never comes has failed: when a later step is updated, what the lost one held is
     released, and those of its requests that nobody has ended end with "error".
+
+    A scheduler is built from its three arguments alone, never from a global. ``capabilities`` are the
+    narrowed ones of the opened device.
     """
+
+    #: Fields of `Capabilities` without which this scheduler cannot work; checked before it is built.
+    requires: ClassVar[tuple[str, ...]] = ()
+    #: Optional features that it makes use of where the backend offers them: "chunked_prefill",
+    #: "prefix_caching", "draft_tokens", "lora".
+    offers: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def __init__(self, config: EngineConfig, kv: KVCacheManager, capabilities: Capabilities) -> None:
+        """Take the settled configuration, the pool and what the backend can do.
+
+        Raises `ConfigError` for settings that this scheduler cannot work with.
+        """
 
     @abstractmethod
     def add(self, request: CoreRequest) -> None:

@@ -31,6 +31,8 @@ class NewRequest:
     eos_token_ids: tuple[int, ...] = ()
     #: Token sequences that must not appear (``bad_words``, tokenised).
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    #: The LoRA adapter, by the number of `ModelRunnerApi.add_lora`; 0 for none.
+    lora_id: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

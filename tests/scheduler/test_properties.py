@@ -93,7 +93,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def the_pool_is_sound(self) -> None:
         if not hasattr(self, "engine"):
             return
-        roster = self.engine.scheduler._roster
+        roster = self.engine.scheduler.roster
         holders = {id(r): r for r in roster.requests.values() if r.slot >= 0}
         # Those that ended are held by their steps in flight.
         for record in self.engine.scheduler._in_flight:
@@ -101,7 +101,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert_pool_is_sound(self.engine.kv.pool, [r.blocks.block_ids for r in holders.values()])
         draining = [r for r in holders.values() if r not in list(roster.running)]
         assert roster.num_draining_blocks == sum(len(r.blocks.block_ids) for r in draining)
-        assert roster.columns.num_free == 2 * self.engine.scheduler._limits.max_num_running - len(holders)
+        assert roster.columns.num_free == 2 * self.engine.scheduler.limits.max_num_running - len(holders)
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

@@ -1,0 +1,210 @@
+"""QueueScheduler: everything about a scheduler but the choice of what one step computes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from core_engine.engine.messages import CoreOutput
+from core_engine.errors import ContractError, InvalidRequest
+from core_engine.scheduler.admission import Admission, Admitted
+from core_engine.scheduler.contract import Scheduler, SchedulerStats
+from core_engine.scheduler.limits import SchedulerLimits
+from core_engine.scheduler.output import NewRequest, SchedulerOutput
+from core_engine.scheduler.policies import find_policy
+from core_engine.scheduler.request import RequestState, RequestStatus, check_prompt
+from core_engine.scheduler.results import take_results
+from core_engine.scheduler.roster import BoolArray, Roster
+from core_engine.scheduler.step_in_flight import StepInFlight
+from core_engine.scheduler.step_rows import StepRows
+
+if TYPE_CHECKING:
+    from core_engine.config import EngineConfig
+    from core_engine.engine.messages import CoreRequest
+    from core_engine.kv_cache.manager import KVCacheManager
+    from core_engine.plugin._capabilities import Capabilities
+    from core_engine.worker.output import ModelRunnerOutput
+
+__all__ = ["QueueScheduler"]
+
+
+class QueueScheduler(Scheduler):
+    """Keeps queues, blocks and steps in flight; a subclass says in ``plan_step`` what is computed.
+
+    Results may lag: ``schedule`` counts tokens as computed and sampled at once, ``update`` learns the
+    ids later. What a request gives up (its slot, its blocks) is free again when the last step that
+    used it has been updated.
+    """
+
+    def __init__(self, config: EngineConfig, kv: KVCacheManager, capabilities: Capabilities) -> None:
+        self.kv = kv
+        self.limits = limits = self.settle_limits(config, capabilities, kv.config.max_model_len)
+        self._policy = find_policy(config.scheduling_policy)
+        self.roster = Roster(kv, max_num_running=limits.max_num_running, prefix_caching=limits.prefix_caching)
+        self.columns = self.roster.columns
+        self.admission = Admission(self.roster, kv, limits)
+        self._in_flight: deque[StepInFlight] = deque()
+        self._num_added = 0
+        self._num_steps = 0
+
+    @classmethod
+    @abstractmethod
+    def settle_limits(
+        cls, config: EngineConfig, capabilities: Capabilities, max_model_len: int
+    ) -> SchedulerLimits:
+        """Settle what one step may hold. Raises `ConfigError` or `UnsupportedFeature`."""
+
+    @abstractmethod
+    def plan_step(self) -> tuple[StepRows, Admitted]:
+        """Choose the rows of the next step, give them blocks, and say which of them came in with it."""
+
+    def add(self, request: CoreRequest) -> None:
+        """Queue a request; see `Scheduler.add`."""
+        config = self.kv.config
+        if request.request_id in self.roster.requests:
+            raise InvalidRequest(f"request id {request.request_id!r} is in use; choose another", "request_id")
+        check_prompt(request, config)
+        state = RequestState(
+            request,
+            self._policy(request, self._num_added),
+            self.kv.new_table(request.extra_keys),
+            max_model_len=config.max_model_len,
+            pool_tokens=config.num_tokens,
+        )
+        self._num_added += 1
+        self.roster.enter(state)
+
+    def finish(self, request_ids: Iterable[str], reason: str) -> list[CoreOutput]:
+        """End requests from outside; see `Scheduler.finish`."""
+        outputs = []
+        for request_id in request_ids:
+            request = self.roster.requests.get(request_id)
+            if request is not None:
+                self.roster.end(request)
+                outputs.append(
+                    CoreOutput(
+                        request_id=request_id,
+                        finish_reason=reason,
+                        num_cached_tokens=request.num_cached_tokens,
+                    )
+                )
+        return outputs
+
+    def has_work(self) -> bool:
+        """Say whether a request is unfinished or the runner has to be told of an end."""
+        return bool(self.roster.requests) or self.roster.has_news
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; see `KVCacheManager.reset_prefix_cache`."""
+        return self.kv.reset_prefix_cache()
+
+    def stats(self) -> SchedulerStats:
+        """Return a snapshot of the queues and the pool."""
+        return SchedulerStats(
+            num_running=len(self.roster.running),
+            num_waiting=len(self.roster.waiting),
+            num_free_blocks=self.kv.pool.num_free,
+            num_total_blocks=self.kv.pool.num_usable,
+            num_preemptions=self.roster.num_preemptions,
+            prefix_cache_queries=self.admission.num_cache_queries,
+            prefix_cache_hits=self.admission.num_cache_hits,
+        )
+
+    def schedule(self) -> SchedulerOutput | None:
+        """Build the next step, or return None when there is nothing to compute and nothing to tell."""
+        rows, admitted = self.plan_step()
+        if not rows.requests and not self.roster.has_news:
+            return None
+        return self._send(rows, admitted)
+
+    def take_blocks(self, rows: StepRows, row: int, num_tokens: int) -> bool:
+        """Extend the blocks of ``row`` to ``num_tokens``; returns False when the pool has too few."""
+        request = rows.requests[row]
+        blocks = self.kv.allocate(request.blocks, num_tokens)
+        if blocks is None:
+            return False
+        rows.new_blocks[row] = blocks
+        self.columns.capacity[request.slot] += len(blocks) * self.kv.block_size
+        return True
+
+    def _send(self, rows: StepRows, admitted: Admitted) -> SchedulerOutput:
+        """Count the step's tokens as computed and sampled, and write the message."""
+        columns, slots = self.columns, rows.slots
+        computed = columns.num_computed[slots]
+        ends = computed + rows.granted
+        samples = ends == columns.num_tokens[slots]
+        columns.num_computed[slots] = ends
+        columns.num_tokens[slots] += samples
+        columns.num_in_flight[slots] += 1
+        record = StepInFlight.of(self._num_steps, rows, columns.epoch[slots], ends, samples)
+        self._in_flight.append(record)
+        self._num_steps += 1
+        preempted, finished = self.roster.take_news()
+        return SchedulerOutput(
+            step_id=record.step_id,
+            request_ids=rows.request_ids,
+            num_scheduled_tokens=rows.granted,
+            num_computed_tokens=computed,
+            new_block_ids=(rows.block_rows(),),
+            new_requests=tuple([_new_request(request) for request in admitted.new]),
+            resumed_request_ids=tuple([request.request_id for request in admitted.resumed]),
+            preempted_request_ids=preempted,
+            finished_request_ids=finished,
+        )
+
+    def update(self, step: SchedulerOutput, output: ModelRunnerOutput) -> list[CoreOutput]:
+        """Take a step's results; see `Scheduler.update`.
+
+        Raises `ContractError` when the rows are not those of the step.
+        """
+        failed = self._end_failed_steps(step.step_id)
+        if not self._in_flight or self._in_flight[0].step_id != step.step_id:
+            raise ContractError(f"step {step.step_id} is updated, but it is not in flight")
+        record = self._in_flight[0]
+        record.check(output)
+        self._in_flight.popleft()
+        self.columns.num_in_flight[record.slots] -= 1
+        outputs, ended = take_results(record, output, self.columns)
+        stale = self.columns.epoch[record.slots] != record.epochs
+        self._commit_full_blocks(record, stale)
+        self.roster.release_drained(record, stale)
+        for request in ended:
+            self.roster.end(request)
+        return failed + outputs
+
+    def _commit_full_blocks(self, record: StepInFlight, stale: BoolArray) -> None:
+        """Let others find the blocks that this step filled."""
+        columns, block_size = self.columns, self.kv.block_size
+        full = record.ends >= columns.commit_at[record.slots]
+        for row in (full & ~stale).nonzero()[0].tolist():
+            request = record.requests[row]
+            num_known = min(int(record.ends[row]), len(request.tokens))
+            self.kv.commit(request.blocks, request.tokens, num_known)
+            columns.commit_at[request.slot] = (num_known // block_size + 1) * block_size
+
+    def _end_failed_steps(self, step_id: int) -> list[CoreOutput]:
+        """End what the steps before ``step_id`` held: their updates never came, so they failed."""
+        outputs: list[CoreOutput] = []
+        while self._in_flight and self._in_flight[0].step_id < step_id:
+            record = self._in_flight.popleft()
+            self.columns.num_in_flight[record.slots] -= 1
+            self.roster.release_drained(record, self.columns.epoch[record.slots] != record.epochs)
+            alive = [r.request_id for r in record.requests if r.status is not RequestStatus.FINISHED]
+            outputs += self.finish(alive, "error")
+        return outputs
+
+
+def _new_request(state: RequestState) -> NewRequest:
+    request = state.request
+    return NewRequest(
+        request_id=request.request_id,
+        prompt_token_ids=request.prompt_token_ids,
+        sampling_params=request.params,
+        seed=request.seed,
+        stream=request.stream,
+        eos_token_ids=request.eos_token_ids,
+        bad_words_token_ids=request.bad_words_token_ids,
+        lora_id=request.lora_id,
+    )
