@@ -15,8 +15,8 @@ from core_engine.cli.main import COMMANDS  # noqa: E402 - after the environment 
 
 INTRODUCTION = """# Command line
 
-`core-engine COMMAND …` and `python -m core_engine COMMAND …` are the same. Results go to stdout, the log
-and progress to stderr, and so does what a plugin prints while it is imported or asked for its device.
+`core-engine COMMAND …` and `python -m core_engine COMMAND …` are the same. Results go to stdout; the log
+and progress go to stderr, and so does whatever backends, extensions and libraries print, at any time.
 Characters that stdout's encoding lacks are written as `\\uXXXX`.
 
 | Exit code | Meaning |

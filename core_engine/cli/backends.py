@@ -9,6 +9,7 @@ import sys
 from core_engine._text import one_line
 from core_engine.backends.report import report_backends
 from core_engine.cli.options import add_backend_choice, add_switch
+from core_engine.cli.results import Results
 from core_engine.plugin._probe import Probe
 
 __all__ = ["add_arguments", "run"]
@@ -20,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(parser, "--json", help="print a JSON list of objects, one for each backend")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, results: Results) -> int:
     """Print the listing; exit 0 clean, 1 some plugin failed, 2 what was asked for is not usable."""
     report = report_backends(args.backend, os.environ, Probe())
-    print(report.json() if args.json else report.text())
+    print(report.json() if args.json else report.text(), file=results)
     if report.error is not None:
         print(f"core-engine: error: {one_line(report.error)}", file=sys.stderr)
     elif report.selection is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
 from core_engine.cli.options import add_option, add_switch
+from core_engine.cli.results import Results
 from core_engine.errors import ConfigError, did_you_mean
 
 __all__ = ["add_arguments", "run"]
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(parser, "--json", help="print one JSON object and nothing else on stdout")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, results: Results) -> int:
     """Measure after one warm-up request and print the figures."""
     if args.mode not in _MODES:
         raise ConfigError(
@@ -70,5 +71,5 @@ def run(args: argparse.Namespace) -> int:
     times = measure_scheduler((1, 64, 256, 512))
     figures["scheduler_us_per_step"] = {str(count): step_us for count, step_us in times.step_us.items()}
     figures["scheduler_us_per_request"] = times.per_request_us
-    print(json.dumps(figures, indent=2) if args.json else render(figures))
+    print(json.dumps(figures, indent=2) if args.json else render(figures), file=results)
     return 0

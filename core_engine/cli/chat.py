@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
 from core_engine.cli.options import add_option
+from core_engine.cli.results import Results
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
 from core_engine.cli.speed import speed_line
 from core_engine.errors import ConfigError, InvalidRequest
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, results: Results) -> int:
     """Answer ``--prompt``, or each line of stdin in one conversation."""
     from core_engine import LLM, SamplingParams
 
@@ -41,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     with LLM(model_of(args), **engine_options(args)) as llm:
         params = sampling_params(args, llm.engine.default_params)
         if args.prompt is not None:
-            _answer(llm, [*opening, {"role": "user", "content": args.prompt}], params)
+            _answer(llm, [*opening, {"role": "user", "content": args.prompt}], params, results)
         else:
-            _converse(llm, opening, params)
+            _converse(llm, opening, params, results)
     return 0
 
 
-def _converse(llm: LLM, opening: Conversation, params: SamplingParams) -> None:
+def _converse(llm: LLM, opening: Conversation, params: SamplingParams, results: Results) -> None:
     if sys.stdin.isatty():
         print("Ctrl-D ends, Ctrl-C stops an answer, /reset forgets the conversation.", file=sys.stderr)
     messages = list(opening)
@@ -59,7 +60,7 @@ def _converse(llm: LLM, opening: Conversation, params: SamplingParams) -> None:
             continue
         question = {"role": "user", "content": line}
         try:
-            answer = _answer(llm, [*messages, question], params)
+            answer = _answer(llm, [*messages, question], params, results)
         except InvalidRequest as error:
             print(f"core-engine: {error}", file=sys.stderr)
             continue
@@ -73,7 +74,7 @@ def _read_line() -> str | None:
         return None
 
 
-def _answer(llm: LLM, messages: Conversation, params: SamplingParams) -> str:
+def _answer(llm: LLM, messages: Conversation, params: SamplingParams, results: Results) -> str:
     parts: list[str] = []
     started_s, first_s, num_tokens = time.perf_counter(), None, 0
     chunks = llm.stream_chat(messages, params)
@@ -82,10 +83,10 @@ def _answer(llm: LLM, messages: Conversation, params: SamplingParams) -> str:
             first_s = first_s or time.perf_counter()
             num_tokens += len(chunk.token_ids)
             parts.append(chunk.text)
-            print(chunk.text, end="", flush=True)
+            print(chunk.text, end="", flush=True, file=results)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
-    print(flush=True)
+    print(flush=True, file=results)
     print(speed_line(num_tokens, started_s, first_s), file=sys.stderr)
     return "".join(parts)

@@ -11,6 +11,7 @@ from typing import Any
 
 from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
 from core_engine.cli.options import add_option, add_switch
+from core_engine.cli.results import Results
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
 from core_engine.cli.speed import speed_line
 from core_engine.engine.outputs import RequestOutput
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, results: Results) -> int:
     """Generate and print; one prompt is streamed, several are printed when all are done."""
     from core_engine import LLM, SamplingParams
 
@@ -51,13 +52,13 @@ def run(args: argparse.Namespace) -> int:
             for chunk in llm.stream(prompts[0], params):
                 first_s = first_s or time.perf_counter()
                 num_tokens += len(chunk.token_ids)
-                print(chunk.text, end="", flush=True)
-            print()
+                print(chunk.text, end="", flush=True, file=results)
+            print(file=results)
         else:
             outputs = llm.generate(prompts, params, progress=args.progress)
             num_tokens = sum(len(s.token_ids) for output in outputs for s in output.outputs)
             first_s = None
-            print(_to_json(outputs) if args.json else _to_text(outputs))
+            print(_to_json(outputs) if args.json else _to_text(outputs), file=results)
         print(speed_line(num_tokens, started_s, first_s), file=sys.stderr)
     return 0
 

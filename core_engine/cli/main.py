@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import TextIO, cast
 
 from core_engine import __version__
 from core_engine._text import one_line, parse_bool
 from core_engine.cli.options import LineParser, add_switch
-from core_engine.cli.results import ResultsLost, results_on_stdout
+from core_engine.cli.results import Results, ResultsLost, private_results
 from core_engine.errors import CoreEngineError, did_you_mean
 
 __all__ = ["COMMANDS", "Command", "main"]
@@ -24,9 +26,10 @@ EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 0, 2, 130, 141
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: its module has ``add_arguments(parser)`` and ``run(args) -> int``.
+    """A subcommand: its module has ``add_arguments(parser)`` and ``run(args, results) -> int``.
 
-    The module is imported only when its command was called.
+    The module is imported only when its command was called. Results are printed with
+    ``file=results``; what is printed otherwise goes to stderr.
     """
 
     name: str
@@ -44,7 +47,10 @@ COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line (``sys.argv`` by default) and return the exit code.
+    """Run the command line and return the exit code.
+
+    Without ``argv`` it is ``sys.argv``, and the process is this command alone: whatever prints after it,
+    threads and exit handlers included, does not reach stdout.
 
     A `CoreEngineError` becomes one line on stderr and exit code 2; ``--debug`` or
     ``CORE_ENGINE_DEBUG=1`` adds the traceback. So does a stdout that cannot be written, except that a
@@ -54,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if cast("object", sys.stderr) is None:  # closed: print() would write to stdout instead
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
     try:
-        with results_on_stdout():
-            return _run(arguments)
+        with private_results(until_exit=argv is None) as results:
+            return _run(arguments, results)
     except CoreEngineError as error:
         return _refuse(arguments, one_line(error))
     except ResultsLost as lost:
@@ -76,7 +82,7 @@ def _refuse(arguments: Sequence[str], message: str) -> int:
     return EXIT_ERROR
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], results: Results) -> int:
     parser = LineParser(prog="core-engine", description="One LLM inference engine, many accelerators.")
     parser.add_argument("--version", action="version", version=f"core-engine {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
@@ -87,17 +93,25 @@ def _run(arguments: Sequence[str]) -> int:
         if asked is not None:
             near = did_you_mean(asked, subparsers)
             parser.error(f"unknown command {asked!r}.{near} The commands are {', '.join(subparsers)}")
-        parser.refuse_unknown(parser.parse_known_args(arguments)[1])
+        parser.refuse_unknown(_parse(parser, arguments, results)[1])
         parser.print_help(sys.stderr)
         return EXIT_ERROR
     module = import_module(command.module)
     subparser = subparsers[command.name]
     module.add_arguments(subparser)
     add_switch(subparser, "--debug", help="show the traceback of an error")
-    args, unknown = parser.parse_known_args(arguments)
+    args, unknown = _parse(parser, arguments, results)
     subparser.refuse_unknown(unknown)
-    code: int = module.run(args)
+    code: int = module.run(args, results)
     return code
+
+
+def _parse(
+    parser: LineParser, arguments: Sequence[str], results: Results
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parse; a help text or the version, which end the command, are its results."""
+    with redirect_stdout(cast("TextIO", results)):
+        return parser.parse_known_args(arguments)
 
 
 def _wants_traceback(arguments: Sequence[str]) -> bool:

@@ -11,6 +11,22 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import SMALL, Shell
+from tiny_distribution import EXTENSIONS, add_distribution
+
+NOISY_EXTENSION = """
+from core_engine.plugin import runner_hookimpl
+
+CORE_ENGINE_API = "0.1"
+
+class Noisy:
+    def __init__(self, context):
+        pass
+
+    @runner_hookimpl(wrapper=True)
+    def execute_model(self, scheduler_output):
+        print("a step")
+        return (yield)
+"""
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
 
@@ -34,6 +50,17 @@ def test_json_is_a_list_of_objects(on_model: Run) -> None:
         assert row["finish_reason"] == "length"
         assert row["usage"]["completion_tokens"] == 6
         assert row["usage"]["total_tokens"] == row["usage"]["prompt_tokens"] + 6
+
+
+def test_what_an_extension_prints_during_steps_is_no_result(
+    on_model: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = {"noisy_extension": NOISY_EXTENSION}
+    add_distribution(tmp_path, "noisy", {EXTENSIONS: {"noisy": "noisy_extension:Noisy"}}, modules=modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    shell = on_model("generate", "--extensions", "noisy", "--prompt", "hello", *GREEDY, "--json")
+    assert len(shell.json[0]["token_ids"]) == 6
+    assert shell.err.count("a step\n") >= 6
 
 
 def test_several_prompts_are_printed_with_their_numbers(on_model: Run) -> None:

@@ -24,12 +24,27 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tried_command.py"
 
 
+def run_command(file: Path, ending: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that knows the command ``try`` of ``file`` and ends with the lines ``ending``."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(file.parent)!r})
+from core_engine.cli import main as cli
+cli.COMMANDS = (cli.Command("try", "try it", "tried_command"),)
+{ending}
+"""
+    variables = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
+    )
+
+
 def write_command(file: Path, statement: str) -> None:
     file.write_text(
         "from core_engine.cli.options import add_option\n"
         "from core_engine.errors import ConfigError\n"
         "def add_arguments(parser):\n    add_option(parser, '--size', help='size', convert=int, default=1)\n"
-        f"def run(args):\n    {statement}\n"
+        f"def run(args, results):\n    {statement}\n"
     )
 
 
@@ -187,6 +202,46 @@ def test_a_full_disk_is_one_clear_line(arguments: str) -> None:
     )
 
 
+NOISE = """if True:
+        import atexit, os, subprocess, sys, threading
+        print("results", file=results)
+        print("noise of Python code")
+        sys.__stdout__.write("noise past sys.stdout\\n")
+        os.write(1, b"noise of a C library\\n")
+        subprocess.run(["echo", "noise of a child process"])
+        atexit.register(lambda: print("noise at exit"))
+        threading.Thread(target=lambda: (threading.main_thread().join(), print("noise of a thread"))).start()
+        return 0
+"""
+
+
+def test_stdout_holds_the_results_and_nothing_that_anybody_else_prints(command: Path) -> None:
+    write_command(command, NOISE)
+    finished = run_command(command, "sys.argv = ['core-engine', 'try']; sys.exit(cli.main())")
+    assert (finished.returncode, finished.stdout) == (0, "results\n")
+    assert sorted(finished.stderr.splitlines()) == [
+        "noise at exit",
+        "noise of Python code",
+        "noise of a C library",
+        "noise of a child process",
+        "noise of a thread",
+        "noise past sys.stdout",
+    ]
+
+
+def test_a_caller_in_the_same_process_has_its_stdout_back(command: Path) -> None:
+    write_command(command, "print('results', file=results); print('noise'); return 0")
+    finished = run_command(command, "print('before'); cli.main(['try']); print('after')")
+    assert finished.stdout == "before\nresults\nafter\n"
+    assert finished.stderr == "noise\n"
+
+
+def test_what_a_failed_command_had_printed_is_kept(command: Path) -> None:
+    write_command(command, "print('half', file=results); raise ConfigError('no more')")
+    finished = run_command(command, "sys.exit(cli.main(['try']))")
+    assert (finished.returncode, finished.stdout) == (2, "half\n")
+
+
 def test_an_error_of_the_system_elsewhere_is_a_bug(command: Path) -> None:
     write_command(command, "raise OSError(28, 'No space left on device')")
     with pytest.raises(OSError, match="No space left"):
@@ -199,20 +254,9 @@ def test_a_closed_stderr_leaves_stdout_to_the_results() -> None:
 
 
 def test_characters_that_the_encoding_lacks_are_escaped_as_json_does(command: Path) -> None:
-    write_command(command, "import json; print(json.dumps('é€😀', ensure_ascii=False)); return 0")
-    code = f"""if True:
-        import sys
-        sys.path.insert(0, {str(command.parent)!r})
-        from core_engine.cli import main as cli
-        cli.COMMANDS = (cli.Command("try", "try it", "tried_command"),)
-        sys.exit(cli.main(["try"]))
-    """
-    finished = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        check=False,
+    write_command(
+        command, "import json; print(json.dumps('é€😀', ensure_ascii=False), file=results); return 0"
     )
+    finished = run_command(command, "sys.exit(cli.main(['try']))", PYTHONIOENCODING="ascii")
     assert (finished.returncode, finished.stderr) == (0, "")
     assert json.loads(finished.stdout) == "é€😀"
