@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from core_engine.models.attention_hook import ATTENTION_NAME, register_attention
@@ -21,6 +22,8 @@ def test_only_the_attention_function_is_registered() -> None:
     assert ATTENTION_NAME not in AttentionMaskInterface()
 
 
+# What torch says of itself on Python 3.13.0, and on no other release.
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 def test_the_backbone_compiles_as_one_graph_and_survives_binding_again(make_tiny: Any) -> None:
     model = load_float32(make_tiny("llama"))
     graphs = []

@@ -131,7 +131,7 @@ def test_an_override_with_another_signature_is_refused_with_both(method: Any) ->
 
 
 def test_a_hook_that_is_no_method_is_refused() -> None:
-    runner = type("AcmeRunner", (Runner,), {"dummy_run": functools.partial(anything)})()
+    runner = type("AcmeRunner", (Runner,), {"dummy_run": functools.partialmethod(anything)})()
     with pytest.raises(ContractError, match="dummy_run is a partial"):
         hooks(runner)
 
