@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.plugin import Capabilities
 from core_engine.sampling.params import SamplingParams
+from core_engine.scheduler.base import QueueScheduler
 from core_engine.scheduler.check import StepChecker
 from core_engine.scheduler.output import SchedulerOutput
 from core_engine.scheduler.unified import UnifiedScheduler
@@ -93,18 +94,20 @@ class Engine:
         *,
         depth: int = 1,
         capabilities: Capabilities = ALL,
+        scheduler: Callable[[EngineConfig, KVCacheManager, Capabilities], QueueScheduler] = UnifiedScheduler,
+        model: FakeModel = MODEL,
         **settings: Any,
     ) -> None:
         self.kv_config = kv or kv_config()
         config = EngineConfig(model="fake", **{"max_num_batched_tokens": 32, "max_num_seqs": 8, **settings})
         self.kv = KVCacheManager(self.kv_config)
-        self.scheduler = UnifiedScheduler(config, self.kv, capabilities)
+        self.scheduler = scheduler(config, self.kv, capabilities)
         limits = {
             "max_num_batched_tokens": config.max_num_batched_tokens,
             "max_num_seqs": config.max_num_seqs,
         }
         self.checker = StepChecker(self.kv_config, **limits)
-        self.runner = FakeRunner(self.kv_config, MODEL, **limits)
+        self.runner = FakeRunner(self.kv_config, model, **limits)
         self.depth = depth
         self.in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.steps: list[SchedulerOutput] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -9,19 +11,33 @@ from kv_cache.integrity import assert_pool_is_sound
 from scheduler.harness import EOS, Engine, expected_tokens, kv_config, prompt_of, request
 
 from core_engine.engine.messages import CoreRequest
+from core_engine.kv_cache.specs import KVCacheConfig
+from core_engine.scheduler.base import QueueScheduler
+from core_engine.scheduler.unified import UnifiedScheduler
 
 MAX_MODEL_LEN = 40
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Adds, steps, aborts and resets in any order over a pool small enough for preemption."""
+    """Adds, steps, aborts and resets in any order over a pool small enough for preemption.
+
+    A subclass names another scheduler, other policies, or what else `Engine` takes.
+    """
+
+    scheduler: ClassVar[type[QueueScheduler]] = UnifiedScheduler
+    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority")
+    #: Further arguments of `Engine`.
+    options: ClassVar[dict[str, Any]] = {}
+
+    def kv_config(self, num_blocks: int) -> KVCacheConfig:
+        """The pool; for other groups of layers."""
+        return kv_config(num_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)
 
     @initialize(
         num_blocks=st.integers(11, 24),
         max_num_seqs=st.integers(1, 6),
         budget=st.sampled_from([3, 8, 40]),
         depth=st.integers(1, 3),
-        policy=st.sampled_from(["fcfs", "priority"]),
         prefix_caching=st.booleans(),
         data=st.data(),
     )
@@ -31,18 +47,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs: int,
         budget: int,
         depth: int,
-        policy: str,
         prefix_caching: bool,
         data: st.DataObject,
     ) -> None:
+        chunks = "chunked_prefill" in self.scheduler.offers
+        budget = budget if chunks else MAX_MODEL_LEN
         self.engine = Engine(
-            kv_config(num_blocks=num_blocks, max_model_len=MAX_MODEL_LEN),
+            self.kv_config(num_blocks),
             depth=depth,
+            scheduler=self.scheduler,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
-            scheduling_policy=policy,
-            enable_prefix_caching=prefix_caching,
-            enable_chunked_prefill=data.draw(st.booleans()) if budget >= MAX_MODEL_LEN else True,
+            scheduling_policy=data.draw(st.sampled_from(self.policies)),
+            enable_prefix_caching=prefix_caching and "prefix_caching" in self.scheduler.offers,
+            enable_chunked_prefill=chunks and (budget < MAX_MODEL_LEN or data.draw(st.booleans())),
+            **self.options,
         )
         self.added: dict[str, CoreRequest] = {}
         self.ended_from_outside: set[str] = set()
