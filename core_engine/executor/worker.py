@@ -36,10 +36,10 @@ class WorkerServer:
         self._host: WorkerHost | None = None
 
     def answer(self, call: Call) -> Reply:
-        """Run one call; whatever it raises becomes the reply."""
+        """Run one call; whatever it raises becomes the reply: no interrupt of a terminal comes here."""
         try:
             return Reply(call_id=call.call_id, result=encode(self._run(call)))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             return describe_error(call.call_id, error)
 
     def close(self) -> None:

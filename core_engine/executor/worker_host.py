@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from core_engine.errors import ContractError
+from core_engine.backends.plugin_code import describe_failure
+from core_engine.errors import ContractError, CoreEngineError, EngineError
 from core_engine.extensions.loading import load_extension
+from core_engine.hookspecs.worker import WorkerApi
+from core_engine.plugin._markers import WORKER_PROJECT
 from core_engine.worker.context import RunnerContext
 from core_engine.worker.facade import ModelRunnerFacade, WorkerFacade
-from core_engine.worker.hook_manager import runner_hooks, worker_hooks
+from core_engine.worker.hook_manager import HookManager, runner_hooks
 
 if TYPE_CHECKING:
     from core_engine.backends.backend import Backend
@@ -19,11 +22,28 @@ if TYPE_CHECKING:
 __all__ = ["WorkerHost"]
 
 
+class _WorkerHooks(HookManager):
+    """The worker's hooks, which may run anybody's code; see `WorkerHost`."""
+
+    def call(self, hook: str, **arguments: Any) -> Any:
+        """Call ``hook``; foreign exceptions become `EngineError`, naming hook and wrappers."""
+        try:
+            return super().call(hook, **arguments)
+        except (CoreEngineError, KeyboardInterrupt):
+            raise
+        except BaseException as failure:
+            wrappers = [i.plugin_name for i in getattr(self.hook, hook).get_hookimpls() if i.wrapper]
+            wrapped = f", wrapped by {', '.join(wrappers)}," if wrappers else ""
+            raise EngineError(f"the worker's {hook}{wrapped} raised {describe_failure(failure)}") from failure
+
+
 class WorkerHost(WorkerFacade):
     """The façade of a worker that it builds itself; the runner follows once the device is open.
 
     ``extensions`` wrap both roles, the first one outermost. Raises `ContractError` for a worker or
-    runner that breaks the API, `BackendLoadError` when a plugin or an extension does not load.
+    runner that breaks the API, `BackendLoadError` when a plugin or an extension does not load. Whatever a
+    hook raises later, `KeyboardInterrupt` excepted, is an error of core-engine's own: another exception of
+    the plugin's becomes `EngineError`.
     """
 
     def __init__(
@@ -43,7 +63,7 @@ class WorkerHost(WorkerFacade):
                 "from core_engine.plugin.runtime.WorkerBase"
             )
         self._worker = worker
-        super().__init__(worker_hooks(worker, self._extensions))
+        super().__init__(_WorkerHooks(WORKER_PROJECT, WorkerApi, worker, self._extensions))
 
     def init_device(self) -> DeviceReport:
         """Open the device, then build the model runner for it and hand it to the worker."""

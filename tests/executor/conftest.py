@@ -63,6 +63,8 @@ class AcmeWorker(FakeWorker):
             os._exit(3)
         if do == "sys-exit":
             sys.exit("the driver gives up")
+        if do == "abort":
+            raise BaseException("the driver aborts")
         if do == "raise":
             raise ZeroDivisionError("by zero")
         if do == "lose":

@@ -142,9 +142,10 @@ def test_the_model_cannot_leave_the_process(launch: Launch, start: Start) -> Non
 @pytest.mark.parametrize(
     ("do", "expected", "message"),
     [
-        ("raise", EngineError, "ZeroDivisionError: by zero"),
+        ("raise", EngineError, "the worker's execute_model raised ZeroDivisionError: by zero"),
         ("lose", DeviceLost, "no link"),
-        ("sys-exit", EngineError, "SystemExit: the driver gives up"),
+        ("sys-exit", EngineError, "the worker's execute_model raised SystemExit: the driver gives up"),
+        ("abort", EngineError, "the worker's execute_model raised BaseException: the driver aborts"),
     ],
 )
 def test_an_error_in_a_step_arrives_as_its_own_type(

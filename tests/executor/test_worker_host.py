@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core_engine.backends.backend import Backend
-from core_engine.errors import ContractError
+from core_engine.errors import ContractError, DeviceLost, EngineError
 from core_engine.executor.worker_host import WorkerHost
 from core_engine.scheduler.output import SchedulerOutput
 from core_engine.testing import fake_worker
@@ -50,6 +50,32 @@ def test_the_worker_reaches_its_runner_through_the_facade(
     monkeypatch.setattr(fake_worker.FakeWorker, "attach_model_runner", record)
     WorkerHost(fake, fake_worker_context()).init_device()
     assert seen == [ModelRunnerFacade]
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError("by zero"), SystemExit(3), BaseException("gone")])
+def test_a_foreign_exception_of_a_hook_becomes_an_error_of_the_engine(
+    fake: Backend, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    def fail(self: object) -> Any:
+        raise failure
+
+    monkeypatch.setattr(fake_worker.FakeWorker, "load_model", fail)
+    host = WorkerHost(fake, fake_worker_context())
+    host.init_device()
+    with pytest.raises(EngineError, match=rf"the worker's load_model raised {type(failure).__name__}: "):
+        host.load_model()
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), DeviceLost("no link")])
+def test_an_interrupt_and_the_engines_own_errors_pass(
+    fake: Backend, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    def fail(self: object) -> Any:
+        raise failure
+
+    monkeypatch.setattr(fake_worker.FakeWorker, "check_health", fail)
+    with pytest.raises(type(failure)):
+        WorkerHost(fake, fake_worker_context()).check_health()
 
 
 def test_the_runner_gets_the_device_and_the_narrowed_capabilities(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from core_engine._ragged import Ragged
+from core_engine.errors import EngineError
 from core_engine.executor.worker_host import WorkerHost
 from core_engine.extensions.loading import find_extensions
 from core_engine.extensions.step_tracer import DEFAULT_TRACE_FILE
@@ -76,7 +77,7 @@ def test_a_step_carries_its_id_tokens_and_requests_and_a_failure_its_error(trace
         num_computed_tokens=np.array([0, 5], dtype=np.int32),
         new_block_ids=(Ragged.from_rows([[1], []]),),
     )
-    with pytest.raises(RuntimeError, match="initialize_kv_cache"):
+    with pytest.raises(EngineError, match="wrapped by step-tracer, raised RuntimeError"):
         host.execute_model(step)
     begin, end = events(trace)[2], events(trace)[-1]
     assert begin["args"] == {"step_id": 7, "num_tokens": 4, "num_requests": 2}
