@@ -8,8 +8,12 @@ import numpy as np
 
 from core_engine._ragged import IntArray
 from core_engine.errors import ContractError
+from core_engine.scheduler.columns import Slots
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from core_engine._ragged import Ragged
     from core_engine.kv_cache.specs import KVCacheConfig
     from core_engine.scheduler.output import SchedulerOutput
 
@@ -26,32 +30,65 @@ class StepChecker:
       max_model_len.
 
     Whether two requests write to one block takes whole block tables: `core_engine.testing` finds that.
+
+    Rows are looked up only when the step's tuple of ids is another object or requests come and go, so
+    that a decode step costs a few array operations whatever its size.
     """
 
     def __init__(self, kv: KVCacheConfig, *, max_num_batched_tokens: int, max_num_seqs: int) -> None:
         self._kv = kv
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
+        #: By row: tokens computed; -1 before the first step, which may begin behind any cached prefix.
         self._ends: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
+        #: By cache group and row.
         self._num_blocks: IntArray = np.zeros((len(kv.groups), max_num_seqs), dtype=np.int32)
+        #: By row: the most tokens that its blocks and the context hold.
+        self._room: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._preempted: set[str] = set()
+        self._excused: set[str] = set()
+        #: The tuple of the last step while ``_step_rows`` are its rows.
+        self._step_ids: tuple[str, ...] | None = None
+        self._step_rows: Slots = np.zeros(0, dtype=np.intp)
 
     def check(self, step: SchedulerOutput) -> None:
-        """Check ``step`` and remember it; steps come in order."""
+        """Check ``step`` and remember it; steps come in order.
+
+        After a `ContractError` call ``excuse`` before the next step.
+        """
         try:
-            self._apply_news(step)
+            has_entered = self._apply_news(step)
             self._check_columns(step)
-            self._check_tokens(step)
+            self._check_tokens(step, has_entered)
         except _Violation as violation:
             raise ContractError(f"the scheduler built a wrong step {step.step_id}: {violation}") from None
+        except Exception as error:
+            text = f"the scheduler built a step that cannot be read: {type(error).__name__}: {error}"
+            raise ContractError(text) from error
+        self._excused.clear()
 
-    def _apply_news(self, step: SchedulerOutput) -> None:
+    def excuse(self, request_ids: Iterable[str]) -> None:
+        """Forget requests of a wrong step, which the engine ends; the next step may tell of their ends."""
+        for name in request_ids:
+            self._excused.add(name)
+            self._preempted.discard(name)
+            if name in self._row_of:
+                self._drop(name, "excused")
+        self._step_ids = None
+
+    def _apply_news(self, step: SchedulerOutput) -> bool:
+        """Follow who goes and who comes; returns whether anybody comes."""
+        has_left = bool(step.finished_request_ids or step.preempted_request_ids)
+        has_entered = bool(step.new_requests or step.resumed_request_ids)
+        if not has_left and not has_entered:
+            return False
+        self._step_ids = None
         for name in step.finished_request_ids:
             if name in self._preempted:
                 self._preempted.remove(name)
-            else:
+            elif name not in self._excused:
                 self._drop(name, "finished")
         for name in step.preempted_request_ids:
             self._drop(name, "preempted")
@@ -64,60 +101,72 @@ class StepChecker:
             _require(name in self._preempted, f"{name!r} is resumed, but it was not preempted")
             self._preempted.remove(name)
             self._enter(name)
+        return has_entered
 
     def _check_columns(self, step: SchedulerOutput) -> None:
-        ids, total = step.request_ids, step.total_num_tokens
-        lengths = {
+        ids, count = step.request_ids, len(step.request_ids)
+        _require(len(step.new_block_ids) == len(self._kv.groups), "not one entry of blocks per cache group")
+        for length in (
             len(step.num_scheduled_tokens),
             len(step.num_computed_tokens),
-            *map(len, step.new_block_ids),
-        }
-        _require(len(step.new_block_ids) == len(self._kv.groups), "not one entry of blocks per cache group")
-        _require(lengths == {len(ids)}, f"columns of {lengths} rows for {len(ids)} requests")
-        _require(len(set(ids)) == len(ids), "a request stands in it twice")
-        budget = self._max_num_batched_tokens
+            *[len(blocks) for blocks in step.new_block_ids],
+        ):
+            _require(length == count, f"a column of {length} rows for {count} requests")
+        total, budget = int(np.add.reduce(step.num_scheduled_tokens)), self._max_num_batched_tokens
         _require(total <= budget, f"{total} tokens, max_num_batched_tokens is {budget}")
+        if ids is not self._step_ids:
+            _require(len(set(ids)) == count, "a request stands in it twice")
+            unknown = [name for name in ids if name not in self._row_of]
+            _require(not unknown, f"{unknown} neither new nor resumed nor running")
+            self._step_rows = np.array([self._row_of[name] for name in ids], dtype=np.intp)
+            self._step_ids = ids
 
-    def _check_tokens(self, step: SchedulerOutput) -> None:
-        ids, computed = step.request_ids, step.num_computed_tokens
-        unknown = [name for name in ids if name not in self._row_of]
-        _require(not unknown, f"{unknown} neither new nor resumed nor running")
-        rows = np.array([self._row_of[name] for name in ids], dtype=np.intp)
-        ends = computed + step.num_scheduled_tokens
+    def _check_tokens(self, step: SchedulerOutput, has_entered: bool) -> None:
+        ids, rows, computed = step.request_ids, self._step_rows, step.num_computed_tokens
         last_ends = self._ends[rows]
-        entered = last_ends < 0
-        num_entered = len(step.new_requests) + len(step.resumed_request_ids)
-        _require(np.count_nonzero(entered) == num_entered, "a new or resumed request computes nothing")
-        self._require_all(step.num_scheduled_tokens >= 1, ids, "computes no token")
-        follows = np.where(entered, computed >= 0, computed == last_ends)
-        self._require_all(follows, ids, "skips or repeats tokens")
-        self._require_all(ends <= self._kv.max_model_len, ids, "exceeds max_model_len")
+        if has_entered:
+            entered = last_ends < 0
+            num_entered = len(step.new_requests) + len(step.resumed_request_ids)
+            _require(np.count_nonzero(entered) == num_entered, "a new or resumed request computes nothing")
+            last_ends = np.where(entered, np.maximum(computed, 0), last_ends)
         for group, blocks in enumerate(step.new_block_ids):
-            pooled = (blocks.values > 0) & (blocks.values < self._kv.num_blocks)
-            _require(bool(pooled.all()), f"blocks {blocks.values[~pooled].tolist()} are not for tokens")
-            held = self._num_blocks[group, rows] + np.diff(blocks.offsets)
-            self._require_all(held * self._kv.block_size >= ends, ids, "has too few blocks")
-            self._num_blocks[group, rows] = held
+            if len(blocks.values):
+                self._add_blocks(group, rows, blocks)
+        ends, room = computed + step.num_scheduled_tokens, self._room[rows]
+        wrong = (computed != last_ends) | (ends > room) | (step.num_scheduled_tokens < 1)
+        if np.count_nonzero(wrong):
+            row = int(np.argmax(wrong))
+            raise _Violation(f"{ids[row]!r} {self._fault(step, row, int(last_ends[row]))}")
         self._ends[rows] = ends
+
+    def _fault(self, step: SchedulerOutput, row: int, last_end: int) -> str:
+        """Say what is wrong with the tokens of the request in ``row``."""
+        computed, scheduled = int(step.num_computed_tokens[row]), int(step.num_scheduled_tokens[row])
+        if scheduled < 1:
+            return "computes no token"
+        if computed != last_end:
+            return "skips or repeats tokens"
+        return (
+            "exceeds max_model_len" if computed + scheduled > self._kv.max_model_len else "has too few blocks"
+        )
+
+    def _add_blocks(self, group: int, rows: Slots, blocks: Ragged) -> None:
+        pooled = (blocks.values > 0) & (blocks.values < self._kv.num_blocks)
+        _require(bool(pooled.all()), f"blocks {blocks.values[~pooled].tolist()} are not for tokens")
+        self._num_blocks[group, rows] += np.diff(blocks.offsets)
+        held = self._num_blocks[:, rows].min(axis=0)
+        self._room[rows] = np.minimum(held * self._kv.block_size, self._kv.max_model_len)
 
     def _enter(self, name: str) -> None:
         _require(bool(self._free_rows), f"more requests run than max_num_seqs {self._max_num_seqs}")
         row = self._row_of[name] = self._free_rows.pop()
-        self._ends[row] = -1  # a cached prefix of any length may stand before its first step
+        self._ends[row] = -1
         self._num_blocks[:, row] = 0
+        self._room[row] = 0
 
     def _drop(self, name: str, what: str) -> None:
         _require(name in self._row_of, f"{name!r} is {what}, but it does not run")
-        row = self._row_of.pop(name)
-        self._ends[row] = 0
-        self._free_rows.append(row)
-
-    @staticmethod
-    def _require_all(
-        holds: np.ndarray[tuple[int], np.dtype[np.bool_]], ids: tuple[str, ...], text: str
-    ) -> None:
-        if not holds.all():
-            _require(False, f"{ids[int(np.argmin(holds))]!r} {text}")
+        self._free_rows.append(self._row_of.pop(name))
 
 
 class _Violation(Exception):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,31 @@ def test_columns_of_different_lengths_are_refused(checker: StepChecker) -> None:
 
     with pytest.raises(ContractError, match="rows for 1 requests"):
         checker.check(wrong)
+
+
+def test_what_cannot_be_read_is_refused(checker: StepChecker) -> None:
+    wrong = replace(FIRST, num_scheduled_tokens=None)
+
+    with pytest.raises(ContractError, match="cannot be read: TypeError"):
+        checker.check(wrong)
+
+
+def test_after_a_wrong_step_its_requests_are_forgotten_and_their_ends_accepted_once(
+    checker: StepChecker,
+) -> None:
+    checker.check(step([("a", 0, 4, [1]), ("b", 0, 1, [2])], new="ab"))
+    with pytest.raises(ContractError):
+        checker.check(step([("a", 5, 1, [3])], preempted_request_ids=("b",)))
+    checker.excuse(["a", "b"])
+
+    checker.check(step([("a", 0, 4, [1]), ("c", 0, 1, [2])], new="ac", finished_request_ids=("a", "b")))
+
+    with pytest.raises(ContractError, match="'b' is finished, but it does not run"):
+        checker.check(step([], finished_request_ids=("b",)))
+
+
+def test_a_request_may_end_in_a_step_with_the_same_tuple_of_ids(checker: StepChecker) -> None:
+    checker.check(FIRST)
+
+    with pytest.raises(ContractError, match=r"\['a'\] neither new nor resumed"):
+        checker.check(replace(FIRST, new_requests=(), finished_request_ids=("a",)))
