@@ -16,16 +16,19 @@ __all__ = [
     "BACKEND_GROUP",
     "BUILTIN_BACKENDS",
     "EXTENSION_GROUP",
+    "POLICY_GROUP",
     "SCHEDULER_GROUP",
     "InstalledPlugin",
     "builtin_entries",
     "describe_entries",
     "find_entries",
+    "noun_of",
 ]
 
 BACKEND_GROUP = "core_engine.backends"
 EXTENSION_GROUP = "core_engine.extensions"
 SCHEDULER_GROUP = "core_engine.schedulers"
+POLICY_GROUP = "core_engine.scheduling_policies"
 
 #: Backends that core ships: (name, light module). They take the same path as a vendor's.
 BUILTIN_BACKENDS = (("cpu", "core_engine.backends.cpu.plugin"),)
@@ -53,7 +56,7 @@ class InstalledPlugin:
     @property
     def subject(self) -> str:
         """The words that messages about this plugin begin with."""
-        return f"{self.group.rpartition('.')[2].removesuffix('s')} {self.name!r} of {self}"
+        return f"{noun_of(self.group)} {self.name!r} of {self}"
 
     def without_subject(self, message: str) -> str:
         """Return ``message`` without `subject` in front, for tables that name the plugin anyway."""
@@ -61,6 +64,12 @@ class InstalledPlugin:
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version} ({self.value})"
+
+
+def noun_of(group: str) -> str:
+    """Return what one plugin of ``group`` is called: "backend", "scheduling policy" …"""
+    plural = group.rpartition(".")[2].replace("_", " ")
+    return f"{plural[:-3]}y" if plural.endswith("ies") else plural.removesuffix("s")
 
 
 def builtin_entries() -> tuple[InstalledPlugin, ...]:

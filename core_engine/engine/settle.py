@@ -10,7 +10,7 @@ from dataclasses import replace
 from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
 from core_engine.errors import ConfigError, UnsupportedFeature, did_you_mean
 from core_engine.plugin import Capabilities
-from core_engine.scheduler.policies import find_policy
+from core_engine.scheduler.plugins import load_policy
 
 __all__ = ["settle_config"]
 
@@ -24,7 +24,7 @@ def settle_config(
     wish that ``backend`` does not serve.
     """
     _check_numbers(config, model)
-    find_policy(config.scheduling_policy)
+    load_policy(config.scheduling_policy)
     lines: list[str] = []
     dtype = _settle_dtype(config.dtype, model.dtype, capabilities, backend, lines)
     block_size = config.block_size or capabilities.block_sizes[0]

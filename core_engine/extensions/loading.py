@@ -7,31 +7,19 @@ takes the `WorkerContext` and returns an object with marked wrappers. Its module
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from core_engine.backends.allow_list import PLUGINS_VARIABLE, read_allow_list
 from core_engine.backends.installed import (
     EXTENSION_GROUP,
     InstalledPlugin,
     describe_entries,
     find_entries,
 )
+from core_engine.backends.named_plugin import find_named, load_callable
 from core_engine.backends.plugin_code import describe_failure, describe_value, prints_to_stderr
-from core_engine.errors import (
-    ApiVersionError,
-    BackendLoadError,
-    ConfigError,
-    ContractError,
-    CoreEngineError,
-    PluginError,
-    PluginMismatch,
-    did_you_mean,
-)
-from core_engine.plugin._load_class import load_class
+from core_engine.errors import BackendLoadError, ContractError, CoreEngineError, PluginMismatch
 from core_engine.plugin._markers import RUNNER_PROJECT, WORKER_PROJECT
-from core_engine.plugin._version import check_api_version
 
 if TYPE_CHECKING:
     from core_engine.config import EngineConfig
@@ -40,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["EXTENSIONS_VARIABLE", "find_extensions", "load_extension", "requested_extensions"]
 
 EXTENSIONS_VARIABLE = "CORE_ENGINE_EXTENSIONS"
-_OWN_DISTRIBUTION = "core-engine"
 
 
 def requested_extensions(config: EngineConfig, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -55,31 +42,8 @@ def find_extensions(names: tuple[str, ...], environment: Mapping[str, str]) -> t
     Raises `ConfigError` for a name that is not installed or that ``CORE_ENGINE_PLUGINS`` leaves out
     (what core-engine itself ships is always allowed), `PluginError` when two plugins share a name.
     """
-    if not names:
-        return ()
-    installed = find_entries(EXTENSION_GROUP)
-    known = sorted({entry.name for entry in installed})
-    allowed = read_allow_list(environment)
-    found = []
-    for name in names:
-        entries = [entry for entry in installed if entry.name == name]
-        if not entries:
-            raise ConfigError(
-                f"extension {name!r} is not installed.{did_you_mean(name, known)} "
-                f"Installed are {', '.join(known) or 'none'}"
-            )
-        if len({entry.identity for entry in entries}) > 1:
-            raise PluginError(
-                f"extension {name!r} is installed more than once: {describe_entries(entries)}. Uninstall "
-                "all but one"
-            )
-        if entries[0].distribution != _OWN_DISTRIBUTION and not allowed.permits(name):
-            raise ConfigError(
-                f"extension {name!r} is asked for, but {PLUGINS_VARIABLE}={allowed} leaves it out: add it "
-                f"there, or take it out of the extensions ({EXTENSIONS_VARIABLE})"
-            )
-        found.append(entries[0])
-    return tuple(found)
+    asked_by = f"the extensions ({EXTENSIONS_VARIABLE})"
+    return tuple(find_named(EXTENSION_GROUP, name, environment, asked_by=asked_by) for name in names)
 
 
 def load_extension(entry: InstalledPlugin, context: WorkerContext) -> object:
@@ -90,7 +54,7 @@ def load_extension(entry: InstalledPlugin, context: WorkerContext) -> object:
     written for another API, `ContractError` when it is no callable or wraps nothing. What it prints
     meanwhile goes to stderr.
     """
-    subject = f"extension {entry.name!r} of {entry}"
+    subject = entry.subject
     seen = [other for other in find_entries(EXTENSION_GROUP) if other.name == entry.name]
     if {other.identity for other in seen} != {entry.identity}:
         raise PluginMismatch(
@@ -99,7 +63,8 @@ def load_extension(entry: InstalledPlugin, context: WorkerContext) -> object:
         )
     try:
         with prints_to_stderr():
-            extension: object = _import_factory(entry, subject)(context)
+            factory = load_callable(entry.value, subject, what="a callable that takes the WorkerContext")
+            extension: object = factory(context)
             wraps = _has_wrapper(extension)
     except CoreEngineError as failure:
         if subject not in str(failure):
@@ -115,28 +80,6 @@ def load_extension(entry: InstalledPlugin, context: WorkerContext) -> object:
             "worker_hookimpl(wrapper=True) or runner_hookimpl(wrapper=True) of core_engine.plugin"
         )
     return extension
-
-
-def _import_factory(entry: InstalledPlugin, subject: str) -> Callable[[WorkerContext], object]:
-    module, _, attribute = entry.value.partition(":")
-    if not attribute:
-        raise ContractError(
-            f"{subject} names a module only: the value of its entry point must be '{module}:NAME', where "
-            "NAME is a callable that takes the WorkerContext"
-        )
-    try:
-        factory = load_class(entry.value)
-    except BackendLoadError as failure:
-        raise BackendLoadError(f"{subject} failed to load: {failure}") from failure
-    try:
-        check_api_version(getattr(sys.modules[module], "CORE_ENGINE_API", None))
-    except ApiVersionError as refusal:
-        raise ApiVersionError(f"{subject} is refused: {refusal}") from None
-    if not callable(factory):
-        raise ContractError(
-            f"{subject} names {describe_value(factory)}; it must be a callable that takes the WorkerContext"
-        )
-    return cast("Callable[[WorkerContext], object]", factory)
 
 
 def _has_wrapper(extension: object) -> bool:

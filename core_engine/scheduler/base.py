@@ -7,13 +7,16 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from core_engine._ragged import IntArray
 from core_engine.engine.messages import CoreOutput
 from core_engine.errors import ContractError, InvalidRequest
 from core_engine.scheduler.admission import Admission, Admitted
 from core_engine.scheduler.contract import Scheduler, SchedulerStats
+from core_engine.scheduler.growth import grow_rows
 from core_engine.scheduler.limits import SchedulerLimits
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
-from core_engine.scheduler.policies import find_policy
+from core_engine.scheduler.plugins import load_policy
+from core_engine.scheduler.policies import order_of
 from core_engine.scheduler.request import RequestState, RequestStatus, check_prompt
 from core_engine.scheduler.results import take_results
 from core_engine.scheduler.roster import BoolArray, Roster
@@ -41,7 +44,7 @@ class QueueScheduler(Scheduler):
     def __init__(self, config: EngineConfig, kv: KVCacheManager, capabilities: Capabilities) -> None:
         self.kv = kv
         self.limits = limits = self.settle_limits(config, capabilities, kv.config.max_model_len)
-        self._policy = find_policy(config.scheduling_policy)
+        self.policy = load_policy(config.scheduling_policy)
         self.roster = Roster(kv, max_num_running=limits.max_num_running, prefix_caching=limits.prefix_caching)
         self.columns = self.roster.columns
         self.admission = Admission(self.roster, kv, limits)
@@ -50,11 +53,11 @@ class QueueScheduler(Scheduler):
         self._num_steps = 0
 
     @classmethod
-    @abstractmethod
     def settle_limits(
         cls, config: EngineConfig, capabilities: Capabilities, max_model_len: int
     ) -> SchedulerLimits:
-        """Settle what one step may hold. Raises `ConfigError` or `UnsupportedFeature`."""
+        """Settle what one step may hold; see `SchedulerLimits.settle`."""
+        return SchedulerLimits.settle(config, capabilities, max_model_len, cls)
 
     @abstractmethod
     def plan_step(self) -> tuple[StepRows, Admitted]:
@@ -68,7 +71,7 @@ class QueueScheduler(Scheduler):
         check_prompt(request, config)
         state = RequestState(
             request,
-            self._policy(request, self._num_added),
+            order_of(self.policy, request, self._num_added),
             self.kv.new_table(request.extra_keys),
             max_model_len=config.max_model_len,
             pool_tokens=config.num_tokens,
@@ -128,6 +131,15 @@ class QueueScheduler(Scheduler):
         rows.new_blocks[row] = blocks
         self.columns.capacity[request.slot] += len(blocks) * self.kv.block_size
         return True
+
+    def grow(self, rows: StepRows, ends: IntArray, capacity: IntArray) -> None:
+        """Give each row blocks for ``ends[row]`` tokens where it holds fewer, ``capacity[row]``.
+
+        Where the pool is dry others are preempted, or the row sits this step out: `drop_idle` follows.
+        """
+        short = (ends > capacity).nonzero()[0].tolist()
+        if short:
+            grow_rows(rows, short, ends, take_blocks=self.take_blocks, roster=self.roster, policy=self.policy)
 
     def _send(self, rows: StepRows, admitted: Admitted) -> SchedulerOutput:
         """Count the step's tokens as computed and sampled, and write the message."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core_engine.errors import ConfigError, UnsupportedFeature
+from core_engine.scheduler.features import find_gaps, is_on
 
 if TYPE_CHECKING:
     from core_engine.config import EngineConfig
     from core_engine.plugin._capabilities import Capabilities
+    from core_engine.scheduler.contract import Scheduler
 
 __all__ = ["SchedulerLimits"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchedulerLimits:
-    """The settled limits of a scheduler that mixes prefill and decode tokens in one step."""
+    """The settled limits of a scheduler."""
 
+    #: The most tokens of one step. Where steps are padded it is the largest step that costs at most the
+    #: configured budget: any number of tokens up to it is padded to no more.
     max_num_batched_tokens: int
     #: At most one decode token each fits into a step, so no more requests run than there are tokens.
     max_num_running: int
@@ -25,40 +30,47 @@ class SchedulerLimits:
     prefix_caching: bool
 
     @classmethod
-    def settle(cls, config: EngineConfig, capabilities: Capabilities, max_model_len: int) -> SchedulerLimits:
-        """Settle the limits; a switch that is left open (None) follows the capabilities.
+    def settle(
+        cls,
+        config: EngineConfig,
+        capabilities: Capabilities,
+        max_model_len: int,
+        scheduler: type[Scheduler],
+    ) -> SchedulerLimits:
+        """Settle the limits of ``scheduler``; a switch that is left open (None) follows what is there.
 
         Without chunked prefill a prompt is computed in one step, and so is everything that a
-        preempted request has lost: the budget must hold ``max_model_len`` tokens. Raises
-        `ConfigError` when it does not, and `UnsupportedFeature` for what was asked for and the
-        backend does not offer.
+        preempted request has lost: the budget must hold ``max_model_len`` tokens, padded. Raises
+        `ConfigError` when it does not, and `UnsupportedFeature` for what was asked for and is not
+        possible.
         """
-        if not capabilities.mixed_batches:
-            raise UnsupportedFeature(
-                "the unified scheduler puts prefill and decode tokens into one step (mixed_batches), "
-                "which this backend does not offer"
-            )
-        chunked = _switch(
-            "enable_chunked_prefill", config.enable_chunked_prefill, capabilities.chunked_prefill
-        )
-        if not chunked and config.max_num_batched_tokens < max_model_len:
+        if gaps := find_gaps(scheduler, config, capabilities):
+            raise UnsupportedFeature(f"{scheduler.__name__} cannot run here: {'; '.join(gaps)}")
+        budget = _largest_step(config.max_num_batched_tokens, capabilities.token_buckets)
+        chunked = is_on("chunked_prefill", scheduler, config, capabilities)
+        if not chunked and budget < max_model_len:
+            padding = "" if budget == config.max_num_batched_tokens else f", {budget} without padding,"
             raise ConfigError(
                 f"without chunked prefill a whole sequence must fit into one step: max_num_batched_tokens "
-                f"{config.max_num_batched_tokens} is less than max_model_len {max_model_len}; raise the "
-                f"former to {max_model_len} or lower the latter"
+                f"{config.max_num_batched_tokens}{padding} is less than max_model_len {max_model_len}; raise "
+                f"the former to {max_model_len} or lower the latter"
             )
-        running = min(config.max_num_seqs, config.max_num_batched_tokens)
+        running = min(config.max_num_seqs, budget)
         return cls(
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=budget,
             max_num_running=min(running, capabilities.max_num_seqs or running),
             chunked_prefill=chunked,
-            prefix_caching=_switch(
-                "enable_prefix_caching", config.enable_prefix_caching, capabilities.prefix_caching
-            ),
+            prefix_caching=is_on("prefix_caching", scheduler, config, capabilities),
         )
 
 
-def _switch(name: str, asked: bool | None, offered: bool) -> bool:
-    if asked and not offered:
-        raise UnsupportedFeature(f"{name} was asked for, but this backend does not offer it; leave it off")
-    return offered if asked is None else asked
+def _largest_step(budget: int, buckets: tuple[int, ...]) -> int:
+    """Return the most tokens that cost at most ``budget`` when padded. Raises `ConfigError` for none."""
+    if not buckets:
+        return budget
+    if budget < buckets[0]:
+        raise ConfigError(
+            f"max_num_batched_tokens {budget} is less than the smallest step that the backend computes, "
+            f"which has {buckets[0]} tokens; raise it to that or more"
+        )
+    return buckets[bisect_right(buckets, budget) - 1]

@@ -48,6 +48,11 @@ class StepRows:
     #: Row → the blocks that it gains, in ascending rows.
     new_blocks: dict[int, list[int]]
 
+    @classmethod
+    def none(cls) -> StepRows:
+        """Return a step without rows."""
+        return cls([], (), np.zeros(0, dtype=np.intp), _NO_BLOCKS, {})
+
     def drop_idle(self) -> None:
         """Drop the rows that got no token; none of them gained a block."""
         if np.count_nonzero(self.granted) == len(self.granted):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from core_engine.config import EngineConfig
 from core_engine.engine.messages import CoreOutput, CoreRequest
@@ -17,6 +18,7 @@ from core_engine.sampling.params import SamplingParams
 from core_engine.scheduler.base import QueueScheduler
 from core_engine.scheduler.check import StepChecker
 from core_engine.scheduler.output import SchedulerOutput
+from core_engine.scheduler.simple import SimpleScheduler
 from core_engine.scheduler.unified import UnifiedScheduler
 from core_engine.testing.fake_model import FakeModel
 from core_engine.testing.fake_runner import FakeRunner
@@ -28,6 +30,12 @@ ALL = Capabilities(
 #: The fake model's end-of-sequence id; it comes about once in `MODEL.vocab_size` tokens.
 EOS = 7
 MODEL = FakeModel()
+#: What `Engine` builds unless a test says otherwise; `both_schedulers` sets it.
+default_scheduler: type[QueueScheduler] = UnifiedScheduler
+#: Marks a test of what every scheduler must do: it runs once with each of the built-in ones.
+both_schedulers = pytest.mark.parametrize(
+    "scheduler_of_the_engine", [UnifiedScheduler, SimpleScheduler], indirect=True
+)
 
 
 def kv_config(num_blocks: int = 65, block_size: int = 4, max_model_len: int = 64) -> KVCacheConfig:
@@ -94,14 +102,20 @@ class Engine:
         *,
         depth: int = 1,
         capabilities: Capabilities = ALL,
-        scheduler: Callable[[EngineConfig, KVCacheManager, Capabilities], QueueScheduler] = UnifiedScheduler,
+        scheduler: Callable[[EngineConfig, KVCacheManager, Capabilities], QueueScheduler] | None = None,
         model: FakeModel = MODEL,
         **settings: Any,
     ) -> None:
         self.kv_config = kv or kv_config()
-        config = EngineConfig(model="fake", **{"max_num_batched_tokens": 32, "max_num_seqs": 8, **settings})
+        make = scheduler or default_scheduler
+        settings = {"max_num_batched_tokens": 32, "max_num_seqs": 8, **settings}
+        if "chunked_prefill" not in getattr(make, "offers", ("chunked_prefill",)):
+            # Prompts are computed whole; `settle_config` does the same.
+            longest = self.kv_config.max_model_len
+            settings["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], longest)
+        config = EngineConfig(model="fake", **settings)
         self.kv = KVCacheManager(self.kv_config)
-        self.scheduler = scheduler(config, self.kv, capabilities)
+        self.scheduler = make(config, self.kv, capabilities)
         limits = {
             "max_num_batched_tokens": config.max_num_batched_tokens,
             "max_num_seqs": config.max_num_seqs,

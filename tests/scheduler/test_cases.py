@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scheduler.harness import EOS, MODEL, Engine, expected_tokens, kv_config, prompt_of, request
+from scheduler.harness import (
+    EOS,
+    MODEL,
+    Engine,
+    both_schedulers,
+    expected_tokens,
+    kv_config,
+    prompt_of,
+    request,
+)
 
 from core_engine._ragged import Ragged
 from core_engine.errors import InvalidRequest
 from core_engine.worker.output import ModelRunnerOutput
 
 
+@both_schedulers
 def test_case_01_a_prompt_larger_than_the_pool_is_refused_with_the_numbers() -> None:
     engine = Engine(kv_config(num_blocks=4, max_model_len=64))
 
@@ -21,6 +31,7 @@ def test_case_01_a_prompt_larger_than_the_pool_is_refused_with_the_numbers() -> 
     assert not engine.scheduler.has_work()
 
 
+@both_schedulers
 def test_case_02_a_lone_decode_that_outgrows_the_pool_ends_with_length_and_a_message() -> None:
     engine = Engine(kv_config(num_blocks=4, max_model_len=64))
     lone = request("lone", 6, max_tokens=50)
@@ -38,6 +49,7 @@ def test_case_02_a_lone_decode_that_outgrows_the_pool_ends_with_length_and_a_mes
     assert engine.tokens["again"] == expected_tokens(again)
 
 
+@both_schedulers
 def test_case_03_equal_priorities_run_in_order_of_arrival() -> None:
     engine = Engine(scheduling_policy="priority", max_num_seqs=1)
     children = [request(f"child-{n}", prompt_of(6), stream=n, priority=1) for n in range(4)]
@@ -66,6 +78,7 @@ def test_case_04_a_preempted_request_resumes_on_its_own_freed_blocks() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 @pytest.mark.parametrize("depth", [1, 2])
 def test_case_05_a_reset_while_a_request_is_preempted_loses_and_repeats_no_token(depth: int) -> None:
     engine = Engine(kv_config(num_blocks=9, max_model_len=32), depth=depth)
@@ -82,6 +95,7 @@ def test_case_05_a_reset_while_a_request_is_preempted_loses_and_repeats_no_token
     engine.assert_clean()
 
 
+@both_schedulers
 def test_case_06_a_prompt_one_short_of_max_model_len_gets_one_token() -> None:
     engine = Engine(kv_config(max_model_len=16))
     full = request("full", 15, max_tokens=8)
@@ -93,6 +107,7 @@ def test_case_06_a_prompt_one_short_of_max_model_len_gets_one_token() -> None:
     assert engine.finish_reason("full") == "length"
 
 
+@both_schedulers
 def test_case_06_a_prompt_of_max_model_len_is_refused() -> None:
     engine = Engine(kv_config(max_model_len=16))
 
@@ -178,6 +193,7 @@ def test_case_08_a_fully_cached_prompt_still_computes_a_token() -> None:
     assert engine.tokens["warm"] == expected_tokens(warm)
 
 
+@both_schedulers
 def test_case_09_the_runner_is_told_of_an_end_in_a_step_without_tokens() -> None:
     engine = Engine()
     engine.add(request("a", max_tokens=1))
@@ -194,6 +210,7 @@ def test_case_09_the_runner_is_told_of_an_end_in_a_step_without_tokens() -> None
     engine.assert_clean()
 
 
+@both_schedulers
 def test_case_09_an_id_can_be_reused_at_once() -> None:
     engine = Engine()
     engine.add(request("a", prompt_of(6, 1)))
@@ -209,6 +226,7 @@ def test_case_09_an_id_can_be_reused_at_once() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 def test_case_10_a_prompt_that_does_not_fit_yet_lets_the_next_in_once_blocks_are_free() -> None:
     engine = Engine(kv_config(num_blocks=9, max_model_len=32))
     requests = [request(f"r{n}", 28, max_tokens=3) for n in range(4)]
@@ -242,6 +260,7 @@ def test_case_13_ids_that_were_sampled_but_not_computed_never_enter_the_cache() 
     assert following.num_computed_tokens.tolist() == [4]
 
 
+@both_schedulers
 def test_case_13_no_request_owns_the_null_block() -> None:
     engine = Engine(kv_config(num_blocks=12), max_num_seqs=4)
     engine.add(*[request(f"r{n}", 9, max_tokens=20) for n in range(6)])
@@ -264,6 +283,7 @@ def test_case_14_an_abort_in_the_middle_of_a_chunked_prefill_frees_everything() 
     engine.assert_clean()
 
 
+@both_schedulers
 def test_case_15_what_freed_blocks_held_is_never_read() -> None:
     # The fake runner checks that each position that counts as computed stands in its block; here
     # every block that no request holds is overwritten before each step.
@@ -293,6 +313,7 @@ def test_case_16_the_head_of_a_prompt_outlives_its_tail_in_the_cache() -> None:
     assert step.num_computed_tokens.tolist() == [8]
 
 
+@both_schedulers
 def test_case_17_prompt_logprobs_are_the_same_with_a_warm_cache() -> None:
     engine = Engine()
     prompt = prompt_of(12)
@@ -310,6 +331,7 @@ def test_case_17_prompt_logprobs_are_the_same_with_a_warm_cache() -> None:
     assert engine.outputs["warm"][0].num_cached_tokens == 0
 
 
+@both_schedulers
 def test_case_21_no_stop_token_counts_before_min_tokens() -> None:
     engine = Engine()
     prompt, answer = prompt_of(6), MODEL.generate(prompt_of(6), request("x").params, 3)
@@ -327,6 +349,7 @@ def test_case_21_no_stop_token_counts_before_min_tokens() -> None:
     assert output.stop_reason == answer[1]
 
 
+@both_schedulers
 def test_an_end_of_sequence_id_ends_a_request() -> None:
     engine = Engine(kv_config(num_blocks=200, max_model_len=600))
     talker = request("talker", 6, max_tokens=500, eos=(EOS,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler.harness import MODEL, Engine, expected_tokens, kv_config, prompt_of, request
+from scheduler.harness import MODEL, Engine, both_schedulers, expected_tokens, kv_config, prompt_of, request
 
 from core_engine.errors import ContractError
 
@@ -12,6 +12,7 @@ def first_token(prompt: list[int]) -> int:
     return MODEL.generate(prompt, request("x").params, 1)[0]
 
 
+@both_schedulers
 def test_a_second_step_is_scheduled_before_the_first_is_updated() -> None:
     engine = Engine()
     only = request("only", 6, max_tokens=4)
@@ -28,6 +29,7 @@ def test_a_second_step_is_scheduled_before_the_first_is_updated() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 def test_no_step_goes_beyond_the_last_token() -> None:
     engine = Engine()
     engine.add(request("only", 6, max_tokens=2))
@@ -40,6 +42,7 @@ def test_no_step_goes_beyond_the_last_token() -> None:
     assert engine.finish_reason("only") == "length"
 
 
+@both_schedulers
 def test_what_was_computed_beyond_a_stop_token_is_dropped() -> None:
     engine = Engine()
     prompt = prompt_of(6)
@@ -56,6 +59,7 @@ def test_what_was_computed_beyond_a_stop_token_is_dropped() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 def test_blocks_of_a_request_that_ended_wait_for_its_last_step_in_flight() -> None:
     engine = Engine()
     prompt = prompt_of(6)
@@ -70,6 +74,7 @@ def test_blocks_of_a_request_that_ended_wait_for_its_last_step_in_flight() -> No
     assert engine.kv.pool.num_free == engine.kv.pool.num_usable
 
 
+@both_schedulers
 def test_an_id_is_reused_while_steps_of_its_former_holder_are_in_flight() -> None:
     engine = Engine()
     engine.add(request("a", prompt_of(6, 1)))
@@ -87,6 +92,7 @@ def test_an_id_is_reused_while_steps_of_its_former_holder_are_in_flight() -> Non
     engine.assert_clean()
 
 
+@both_schedulers
 def test_tokens_in_flight_of_a_preempted_request_count() -> None:
     engine = Engine(kv_config(num_blocks=9, max_model_len=32), depth=3)
     first, second = request("first", 12, max_tokens=16), request("second", 12, max_tokens=16)
@@ -102,6 +108,7 @@ def test_tokens_in_flight_of_a_preempted_request_count() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 def test_one_preemption_suffices_while_its_blocks_are_on_their_way() -> None:
     engine = Engine(kv_config(num_blocks=13, max_model_len=48), depth=2)
     engine.add(*[request(f"r{n}", 15, max_tokens=12) for n in range(3)])
@@ -111,6 +118,7 @@ def test_one_preemption_suffices_while_its_blocks_are_on_their_way() -> None:
     assert all(len(step.preempted_request_ids) <= 1 for step in engine.steps)
 
 
+@both_schedulers
 def test_updates_come_in_the_order_of_the_steps() -> None:
     engine = Engine()
     engine.add(request("a"))

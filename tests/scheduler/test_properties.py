@@ -25,7 +25,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """
 
     scheduler: ClassVar[type[QueueScheduler]] = UnifiedScheduler
-    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority")
+    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "scheduler.odd_policy:AnyVictim")
     #: Further arguments of `Engine`.
     options: ClassVar[dict[str, Any]] = {}
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scheduler.harness import ALL, Engine, expected_tokens, kv_config, prompt_of, request
+from scheduler.harness import ALL, Engine, both_schedulers, expected_tokens, kv_config, prompt_of, request
 
 from core_engine._ragged import Ragged
 from core_engine.errors import ContractError, InvalidRequest
 from core_engine.worker.output import LogprobRows, ModelRunnerOutput
 
 
+@both_schedulers
 def test_a_request_gets_exactly_its_tokens() -> None:
     engine = Engine()
     only = request("only", 10, max_tokens=9)
@@ -128,6 +129,7 @@ def test_prefix_caching_can_be_turned_off() -> None:
     assert engine.scheduler.stats().prefix_cache_queries == 0
 
 
+@both_schedulers
 def test_the_last_in_order_is_preempted() -> None:
     engine = Engine(kv_config(num_blocks=13, max_model_len=48))
     requests = [request(f"r{n}", 15, max_tokens=12) for n in range(3)]
@@ -143,6 +145,7 @@ def test_the_last_in_order_is_preempted() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 def test_a_step_that_preempts_admits_nobody() -> None:
     engine = Engine(kv_config(num_blocks=11, max_model_len=40), scheduling_policy="priority")
     engine.add(request("r1", 11, max_tokens=12, priority=1), request("r2", 19, max_tokens=12, priority=2))
@@ -191,6 +194,7 @@ def test_a_prompt_in_progress_keeps_the_blocks_that_it_still_needs(long_is_runni
     assert engine.scheduler.stats().num_preemptions == 0
 
 
+@both_schedulers
 def test_a_more_urgent_request_takes_blocks_from_one_that_runs() -> None:
     engine = Engine(kv_config(num_blocks=9, max_model_len=32), scheduling_policy="priority")
     lazy, urgent = request("lazy", 15, max_tokens=14, priority=5), request("urgent", 11, max_tokens=14)
@@ -205,6 +209,7 @@ def test_a_more_urgent_request_takes_blocks_from_one_that_runs() -> None:
     assert engine.tokens["urgent"] == expected_tokens(urgent, 32)
 
 
+@both_schedulers
 def test_no_more_requests_run_than_max_num_seqs() -> None:
     engine = Engine(max_num_seqs=2)
     engine.add(*[request(f"r{n}") for n in range(5)])
@@ -214,6 +219,7 @@ def test_no_more_requests_run_than_max_num_seqs() -> None:
     assert max(len(step.request_ids) for step in engine.steps) == 2
 
 
+@both_schedulers
 def test_the_id_tuple_is_the_same_object_while_the_running_set_is_unchanged() -> None:
     engine = Engine()
     engine.add(request("a"), request("b"))
@@ -224,6 +230,7 @@ def test_the_id_tuple_is_the_same_object_while_the_running_set_is_unchanged() ->
     assert len({id(step.request_ids) for step in steps if step}) == 1
 
 
+@both_schedulers
 def test_logprob_rows_and_columns_are_cut_to_what_the_request_asked_for() -> None:
     engine = Engine()
     engine.add(request("one", logprobs=1, stop_token_ids=(5,)), request("three", logprobs=3), request("none"))
@@ -289,6 +296,7 @@ def test_prompt_logprobs_of_a_chunk_arrive_with_the_chunk() -> None:
     assert [token for chunk in chunks for token in chunk.token_ids[:, 0].tolist()] == prompt[1:]
 
 
+@both_schedulers
 def test_a_stop_from_outside_ends_a_request_with_its_reason() -> None:
     engine = Engine()
     engine.add(request("a", max_tokens=20))
@@ -301,6 +309,7 @@ def test_a_stop_from_outside_ends_a_request_with_its_reason() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 def test_a_request_that_never_ran_leaves_no_trace_when_it_is_aborted() -> None:
     engine = Engine(max_num_seqs=1)
     engine.add(request("runs", max_tokens=3), request("waits"))
@@ -313,6 +322,7 @@ def test_a_request_that_never_ran_leaves_no_trace_when_it_is_aborted() -> None:
     engine.assert_clean()
 
 
+@both_schedulers
 def test_an_id_in_use_is_refused() -> None:
     engine = Engine()
     engine.add(request("a"))
@@ -321,11 +331,13 @@ def test_an_id_in_use_is_refused() -> None:
         engine.add(request("a"))
 
 
+@both_schedulers
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="the prompt is empty"):
         Engine().add(request("a", []))
 
 
+@both_schedulers
 def test_without_work_there_is_no_step() -> None:
     engine = Engine()
 
@@ -333,6 +345,7 @@ def test_without_work_there_is_no_step() -> None:
     assert engine.scheduler.schedule() is None
 
 
+@both_schedulers
 def test_results_of_another_step_are_refused() -> None:
     engine = Engine()
     engine.add(request("a"))
@@ -346,6 +359,7 @@ def test_results_of_another_step_are_refused() -> None:
         engine.scheduler.update(step, empty)
 
 
+@both_schedulers
 def test_a_sampled_row_without_a_token_is_refused() -> None:
     engine = Engine()
     engine.add(request("a"))
@@ -357,6 +371,7 @@ def test_a_sampled_row_without_a_token_is_refused() -> None:
         engine.scheduler.update(step, output)
 
 
+@both_schedulers
 def test_the_requests_of_a_step_that_failed_end_with_error_and_the_engine_goes_on() -> None:
     engine = Engine()
     engine.add(request("lost"))
@@ -371,6 +386,7 @@ def test_the_requests_of_a_step_that_failed_end_with_error_and_the_engine_goes_o
     engine.assert_clean()
 
 
+@both_schedulers
 @pytest.mark.parametrize("depth", [1, 2])
 def test_blocks_of_a_failed_step_come_back_when_the_engine_ends_its_requests(depth: int) -> None:
     engine = Engine(depth=depth)
@@ -401,6 +417,7 @@ def test_what_was_computed_after_a_failed_step_never_enters_the_cache() -> None:
     assert step.num_computed_tokens.tolist() == [0]
 
 
+@both_schedulers
 def test_capabilities_limit_the_running_requests() -> None:
     engine = Engine(capabilities=replace(ALL, max_num_seqs=2))
     engine.add(*[request(f"r{n}") for n in range(4)])
