@@ -262,7 +262,7 @@ def test_an_option_of_the_wrong_type_is_named(
 def test_an_unknown_policy_is_refused_before_any_weight_is_read(tiny_model: Path, tmp_path: Path) -> None:
     model = shutil.copytree(tiny_model, tmp_path / "model")
     (model / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ConfigError, match="scheduling policy .luck. is not installed"):
+    with pytest.raises(ConfigError, match="scheduling policy 'luck' is not installed"):
         LLM(str(model), backend="cpu", scheduling_policy="luck")
 
 
