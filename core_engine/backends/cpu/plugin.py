@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from core_engine.backends.cpu.memory import total_bytes
+from core_engine.backends.cpu.cores import usable_cores
+from core_engine.backends.cpu.memory import available_bytes, total_bytes
 from core_engine.plugin import (
     BackendInfo,
     BackendOption,
@@ -31,6 +33,11 @@ CORE_ENGINE_API = "0.1"
 
 #: Features of x86 (flags) and Arm (Features) processors that multiply bfloat16 without widening it.
 _BFLOAT16_FEATURES = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16")
+
+#: More threads are asked for by mistake; OpenMP libraries crash where the system refuses to start one.
+_MOST_THREADS = 1024
+#: Variables that say how many threads OpenMP, numba and the libraries beneath them use.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @hookimpl
@@ -91,10 +98,11 @@ def option_schema() -> tuple[BackendOption, ...]:
 
 @hookimpl
 def check_config(options: Mapping[str, str | int | float | bool | None]) -> tuple[ConfigChange, ...]:
-    """Refuse a number of threads that cannot be."""
+    """Refuse a number of threads that cannot be or that the system may not survive."""
     threads = options["threads"]
-    if isinstance(threads, int) and threads < 1:
-        raise ConfigError(f"backend option threads is {threads}; it must be at least 1")
+    most = max(_MOST_THREADS, os.cpu_count() or 1)
+    if isinstance(threads, int) and not 1 <= threads <= most:
+        raise ConfigError(f"backend option threads is {threads}; it must be between 1 and {most}")
     return ()
 
 
@@ -131,7 +139,14 @@ def doctor_rows(probe: Probe) -> tuple[tuple[str, str], ...]:
     return (
         ("kernels", f"numba {numba}" if numba else "plain torch; pip install 'core-engine[cpu]' is faster"),
         ("bfloat16", devices[0].details["bfloat16"]),
+        ("cores", f"{usable_cores(probe)} of {os.cpu_count()} usable"),
+        ("memory", f"{_gibibytes(available_bytes(probe))} free of {_gibibytes(total_bytes(probe))}"),
+        *((name, probe.environment.get(name, "(unset)")) for name in _THREAD_VARIABLES),
     )
+
+
+def _gibibytes(num_bytes: int | None) -> str:
+    return "unknown" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"
 
 
 def _processor(probe: Probe) -> dict[str, str]:

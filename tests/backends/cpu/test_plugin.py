@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,9 +68,23 @@ def test_one_worker_owns_the_one_device() -> None:
     assert (plan.rank, plan.device_indices) == (0, (0,))
 
 
-def test_threads_below_one_are_refused() -> None:
-    with pytest.raises(ConfigError, match="threads is 0; it must be at least 1"):
-        plugin.check_config({"threads": 0, "attention": "auto"})
+@pytest.mark.parametrize("threads", [0, -1, 99_999_999])
+def test_an_impossible_number_of_threads_is_refused(threads: int) -> None:
+    with pytest.raises(ConfigError, match=f"threads is {threads}; it must be between 1 and"):
+        plugin.check_config({"threads": threads, "attention": "auto"})
+
+
+def test_the_doctor_tells_cores_memory_and_the_variables_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n")
+    facts = dict(plugin.doctor_rows(Probe(environment={"OMP_NUM_THREADS": "3"}, root=tmp_path)))
+    assert facts["cores"] == "2 of 8 usable"
+    assert facts["memory"] == "1.0 GiB free of 4.0 GiB"
+    assert (facts["OMP_NUM_THREADS"], facts["NUMBA_NUM_THREADS"]) == ("3", "(unset)")
 
 
 def test_the_module_is_light() -> None:
