@@ -47,7 +47,8 @@ class Backend:
     Each call checks what the plugin returns, field by field, and raises `ContractError`, naming
     plugin, hook, field and the type that came, where it does not fit. An error of core-engine's own
     that the plugin raises passes; any other but `KeyboardInterrupt` is raised as `BackendLoadError`
-    that names plugin and hook. What a hook prints goes to stderr.
+    that names plugin and hook. What a hook prints goes to stderr. ``backend_info`` and
+    ``option_schema`` are called once, on construction.
     """
 
     def __init__(self, entry: InstalledPlugin, manager: pluggy.PluginManager, api: str) -> None:
@@ -61,6 +62,8 @@ class Backend:
                 f"{self} calls itself {self.info.name!r} in backend_info(); the name must be the entry "
                 f"point's, {entry.name!r}"
             )
+        self._options = self._call_tuple("option_schema", BackendOption)
+        check_schema(self._options, str(self))
 
     @property
     def name(self) -> str:
@@ -94,9 +97,7 @@ class Backend:
 
     def option_schema(self) -> tuple[BackendOption, ...]:
         """List the backend's options; none when the plugin leaves the hook out."""
-        schema = self._call_tuple("option_schema", BackendOption)
-        check_schema(schema, str(self))
-        return schema
+        return self._options
 
     def parse_options(self, texts: Mapping[str, str]) -> dict[str, OptionValue]:
         """Return the value of every option; see `core_engine.backends.options.parse_options`."""
@@ -160,6 +161,8 @@ class Backend:
         for row in rows:
             if len(row) != 2 or not all(isinstance(text, str) for text in row):
                 raise self._broken("doctor_rows", "(fact, value) pairs of str", row)
+        if len({fact for fact, _ in rows}) < len(rows):
+            raise self._broken("doctor_rows", "each fact once", rows)
         return cast("tuple[tuple[str, str], ...]", rows)
 
     def _implements(self, hook: str) -> bool:

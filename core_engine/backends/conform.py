@@ -24,7 +24,8 @@ def conform(value: T, kind: type[T]) -> T:
     """Return the dataclass ``value`` with fields of exactly the types that ``kind`` states.
 
     Mappings become plain dicts and subclasses become ``kind``, so that the result can be written as
-    JSON and msgpack. Types are strict: no number for a text, no bool for a number.
+    JSON and msgpack. Types are strict: no number for a text, no bool for a number, no integer beyond
+    64 bits, no text that is not Unicode.
 
     Raises `FieldMismatch`.
     """
@@ -66,9 +67,15 @@ def _conform(value: object, hint: Any, path: str) -> object:
             raise _mismatch(path, hint, value)
         return value
     try:
-        return msgspec.convert(value, hint, strict=True)
+        converted: object = msgspec.convert(value, hint, strict=True)
+        msgspec.msgpack.encode(converted)
     except msgspec.ValidationError:
         raise _mismatch(path, hint, value) from None
+    except OverflowError:
+        raise FieldMismatch(f"{path} within 64 bits, got {describe_value(value)}") from None
+    except UnicodeEncodeError:
+        raise FieldMismatch(f"{path} as Unicode text, got {describe_value(value)}") from None
+    return converted
 
 
 def _mismatch(path: str, hint: Any, value: object) -> FieldMismatch:

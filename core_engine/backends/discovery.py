@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,6 +31,8 @@ from core_engine.plugin._backend_types import Detection, DetectionState
 from core_engine.plugin._probe import Probe
 
 __all__ = ["AUTOMATIC", "Candidate", "Finding", "FindingState", "examine", "find_candidates", "survey"]
+
+_NAME = re.compile(r"\w+([.-]\w+)*")
 
 #: Stands for the automatic choice wherever a backend is named.
 AUTOMATIC = "auto"
@@ -209,6 +212,13 @@ def _refuse_unseen(candidate: Candidate, allow_list: AllowList) -> Finding | Non
         state = FindingState.NAME_RESERVED
         owner = "the automatic choice" if name.casefold() == AUTOMATIC else "core-engine's own backend"
         reason = f"the name {name!r} belongs to {owner}; the plugin must take another"
+        error = ContractError(f"{candidate.entry.subject} is refused: {reason}")
+    elif not _NAME.fullmatch(name):
+        state = FindingState.CONTRACT_BROKEN
+        reason = (
+            f"{name!r} is no name that a flag or a variable could hold: use letters, digits and "
+            "'.', '_', '-' between them"
+        )
         error = ContractError(f"{candidate.entry.subject} is refused: {reason}")
     elif len(candidate.entries) > 1:
         state = FindingState.DUPLICATE

@@ -16,7 +16,7 @@ from core_engine._text import one_line
 from core_engine._torch_autoload import torch_autoload_off
 from core_engine.backends.backend import Backend
 from core_engine.backends.installed import InstalledPlugin
-from core_engine.backends.plugin_code import describe_failure, prints_to_stderr
+from core_engine.backends.plugin_code import describe_failure, describe_value, prints_to_stderr
 from core_engine.errors import ApiVersionError, BackendLoadError, ContractError, PluginError, did_you_mean
 from core_engine.hookspecs.backend import REQUIRED_HOOKS, BackendSpec
 from core_engine.plugin._markers import BACKEND_PROJECT
@@ -117,11 +117,14 @@ def _import_light_module(entry: InstalledPlugin) -> ModuleType:
         )
     try:
         with torch_autoload_off(), prints_to_stderr():
-            return import_module(entry.value)
+            module = import_module(entry.value)
     except KeyboardInterrupt:
         raise
     except BaseException as failure:
         raise BackendLoadError(f"{entry.subject} failed to import: {describe_failure(failure)}") from failure
+    if not isinstance(module, ModuleType):  # it put something else in its place
+        raise ContractError(f"{entry.subject} is {describe_value(module)}; it must be a module")
+    return module
 
 
 def _register(entry: InstalledPlugin, module: ModuleType, stated_api: object) -> Backend:

@@ -56,7 +56,10 @@ class BackendRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackendsReport:
-    """All candidates, and either the selection or the error that a start would raise."""
+    """All candidates, the chosen one first, then by falling priority and name; and what a start would do.
+
+    Either ``selection`` or ``error``, which the start would raise, is None.
+    """
 
     rows: tuple[BackendRow, ...]
     findings: tuple[Finding, ...]
@@ -89,16 +92,18 @@ def report_backends(flag: str | None, environment: Mapping[str, str], probe: Pro
 
     Unlike a start, the listing also loads the backends that were not asked for.
     """
+    request = read_request(flag, environment)
     findings = survey(environment, probe)
     selection: Selection | None = None
     error: CoreEngineError | None = None
     try:
-        selection = choose(read_request(flag, environment), findings, environment)
+        selection = choose(request, findings, environment)
     except CoreEngineError as failure:
         error = failure
     chosen = selection.backend if selection else None
-    rows = tuple(_row(finding, chosen is not None and finding.backend is chosen) for finding in findings)
-    return BackendsReport(rows=rows, findings=findings, selection=selection, error=error)
+    rows = [_row(finding, chosen is not None and finding.backend is chosen) for finding in findings]
+    rows.sort(key=_rank)
+    return BackendsReport(rows=tuple(rows), findings=findings, selection=selection, error=error)
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -127,6 +132,10 @@ def _row(finding: Finding, selected: bool) -> BackendRow:
         heavy_modules=finding.heavy_modules,
         selected=selected,
     )
+
+
+def _rank(row: BackendRow) -> tuple[bool, bool, int, str]:
+    return (not row.selected, row.priority is None, -(row.priority or 0), row.name)
 
 
 def _cells(row: BackendRow) -> tuple[str, ...]:

@@ -164,8 +164,8 @@ def _named(request: Request, findings: tuple[Finding, ...]) -> Finding:
             return finding
     raise BackendNotFound(
         f"no installed backend is named {request.name!r} (asked for by {request})."
-        f"{did_you_mean(request.name or '', names)} Installed are {', '.join(names)}; another one comes "
-        "with the distribution that provides it"
+        f"{did_you_mean(request.name or '', [*names, AUTOMATIC])} Installed are {', '.join(names)}; another "
+        "one comes with the distribution that provides it"
     )
 
 

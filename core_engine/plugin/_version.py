@@ -10,7 +10,7 @@ from core_engine.errors import ApiVersionError
 #: a constant of the same name, ``CORE_ENGINE_API``.
 API_VERSION = "0.1"
 
-_FORM = re.compile(r"(\d+)\.(\d+)")
+_FORM = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
 def check_api_version(stated: object, host: str = API_VERSION) -> None:

@@ -77,10 +77,54 @@ def test_a_wrong_return_type_names_plugin_hook_and_type(site: PluginSite) -> Non
 @pytest.mark.parametrize("hook", ["option_schema", "check_config", "doctor_rows"])
 @pytest.mark.parametrize("value", ["[]", "None", "('text',)"])
 def test_hooks_of_tuples_are_checked_item_by_item(site: PluginSite, hook: str, value: str) -> None:
-    backend = backend_with(site, f"@hookimpl\ndef {hook}():\n    return {value}\n")
     arguments = {"option_schema": (), "check_config": (CONFIG, MODEL, DEVICES), "doctor_rows": (Probe({}),)}
+    extra = f"@hookimpl\ndef {hook}():\n    return {value}\n"
     with pytest.raises(ContractError, match=hook):
-        getattr(backend, hook)(*arguments[hook])
+        getattr(backend_with(site, extra), hook)(*arguments[hook])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "raise SystemExit(3)",
+        "return (BackendOption(name='a', help='', type='complex'),)",
+        "return (BackendOption(name='a', help='', type='int', default='few'),)",
+    ],
+)
+def test_a_backend_whose_options_are_unusable_is_not_available(site: PluginSite, options: str) -> None:
+    head = "from core_engine.plugin import BackendOption\n@hookimpl\ndef option_schema():\n    "
+    site.add_backend("acme", backend_source("acme", extra=f"{head}{options}\n"))
+    selection = select_backend(environment={})
+    assert selection.backend.name == "cpu"
+    [other] = selection.passed_over
+    assert (other.name, other.state.failed) == ("acme", True)
+
+
+def test_facts_are_told_once(site: PluginSite) -> None:
+    rows = "(('driver', '1'), ('driver', '2'))"
+    backend = backend_with(site, f"@hookimpl\ndef doctor_rows():\n    return {rows}\n")
+    with pytest.raises(ContractError, match="each fact once"):
+        backend.doctor_rows(Probe({}))
+
+
+@pytest.mark.parametrize(
+    ("detection", "problem"),
+    [
+        ("reason='\\ud800'", "Detection.reason as Unicode text"),
+        (
+            "reason='', devices=(DeviceInfo(index=10**30, name=''),)",
+            r"Detection.devices\[0\].index within 64 bits",
+        ),
+        ("reason='', devices=(DeviceInfo(index=0, name='', memory_bytes=10**5000),)", "within 64 bits"),
+    ],
+)
+def test_values_that_no_message_could_carry_break_the_contract(
+    site: PluginSite, detection: str, problem: str
+) -> None:
+    detect = f"@hookimpl\ndef detect():\n    return Detection(state=DetectionState.AVAILABLE, {detection})\n"
+    site.add_backend("acme", backend_source("acme", extra=detect))
+    with pytest.raises(ContractError, match=problem):
+        select_backend("acme", {})
 
 
 @pytest.mark.parametrize("plans", ["()", "(WorkerPlan(rank=1, device_indices=(0,)),)"])

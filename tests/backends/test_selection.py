@@ -241,6 +241,37 @@ def test_case_17_a_newer_api_is_refused_and_cpu_works(site: PluginSite, api: str
         select("tpu")
 
 
+@pytest.mark.parametrize("api", ["٠.١", f"{'9' * 5000}.1", "0.1 ", "0.1.0"])
+def test_case_17_what_is_no_version_is_refused(site: PluginSite, api: str) -> None:
+    site.add_backend("tpu", backend_source("tpu", api=api))
+    with pytest.raises(ApiVersionError, match="states no plugin API version"):
+        select("tpu")
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a,b", "--json", "a/b"])
+def test_a_name_that_cannot_be_asked_for_is_refused(site: PluginSite, name: str) -> None:
+    site.add_distribution(
+        "core-engine-odd", {"core_engine.backends": {name: "odd_plugin"}}, {"odd_plugin": "raise SystemExit"}
+    )
+    assert states(select()) == {name: FindingState.CONTRACT_BROKEN}
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("TPU", "tpu"), ("AUTO", "auto")])
+def test_a_name_in_another_case_is_not_found_but_suggested(site: PluginSite, asked: str, meant: str) -> None:
+    site.add_backend("tpu")
+    with pytest.raises(BackendNotFound, match=f"Did you mean '{meant}'"):
+        select(asked)
+
+
+def test_a_module_that_replaces_itself_by_something_else_is_refused(
+    site: PluginSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "replaced_plugin", raising=False)  # and again after the test
+    site.add_backend("replaced", "import sys\nsys.modules[__name__] = 3\n")
+    with pytest.raises(ContractError, match="is 3 of type int; it must be a module"):
+        select("replaced")
+
+
 def test_case_17_an_older_minor_loads(site: PluginSite) -> None:
     site.add_backend("tpu", backend_source("tpu", api="0.0"))
     assert select().backend.name == "tpu"

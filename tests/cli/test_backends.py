@@ -51,6 +51,15 @@ def test_a_row_says_everything_about_a_plugin(site: PluginSite, listing: Listing
     assert rows["cpu"]["selected"] is False
 
 
+def test_rows_come_chosen_first_then_by_priority_and_name(site: PluginSite) -> None:
+    site.add_backend("wide", backend_source("wide", priority=50))
+    site.add_backend("fast", backend_source("fast", priority=90))
+    site.add_backend("also", backend_source("also", priority=50))
+    site.add_backend("broken", "import no_such_package")
+    rows = json.loads(site.run_command("backends", "--json", "--backend", "wide").stdout)
+    assert [row["name"] for row in rows] == ["wide", "fast", "also", "cpu", "broken"]
+
+
 def test_a_plugin_that_failed_gives_exit_code_1(site: PluginSite, listing: Listing) -> None:
     site.add_backend("tpu", "import no_such_package")
     code, rows = listing()
