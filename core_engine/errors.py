@@ -163,6 +163,12 @@ class EngineClosed(EngineError):
 
 
 def did_you_mean(asked: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the nearest known name, or an empty string."""
-    close = get_close_matches(asked, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """Return ``" Did you mean 'x'?"`` for the nearest known name, or an empty string.
+
+    Case and a flag's dashes do not count; names that begin with what was asked come first.
+    """
+    names = {name.lstrip("-").casefold(): name for name in known}
+    wanted = asked.strip().lstrip("-").casefold()
+    longer = [name for name in names if wanted and name.startswith(wanted)]
+    close = get_close_matches(wanted, longer or names, n=1, cutoff=0.0 if longer else 0.6)
+    return f" Did you mean {names[close[0]]!r}?" if close else ""

@@ -39,6 +39,8 @@ class LineParser(argparse.ArgumentParser):
         """Raise `ConfigError` for what no option took, with the nearest flag."""
         if arguments:
             unknown = arguments[0].partition("=")[0]
+            if unknown in self._option_string_actions:
+                self.error(f"{unknown} stands before the command; write it after {self.prog!r}")
             near = did_you_mean(unknown, self._option_string_actions) if unknown.startswith("-") else ""
             self.error(f"unknown argument {unknown!r}.{near}")
 

@@ -90,6 +90,9 @@ def test_a_bug_is_not_hidden(command: Path) -> None:
     ("arguments", "message"),
     [
         (["try", "--sise", "7"], "unknown argument '--sise'. Did you mean '--size'?"),
+        (["try", "--SI", "7"], "unknown argument '--SI'. Did you mean '--size'?"),
+        (["try", "--verbose"], "unknown argument '--verbose'. (see"),
+        (["--size=7", "try"], "--size stands before the command; write it after 'core-engine try'"),
         (["try", "more"], "unknown argument 'more'."),
         (["tri"], "unknown command 'tri'. Did you mean 'try'?"),
         (["--verbose"], "unknown argument '--verbose'."),
