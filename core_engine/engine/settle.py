@@ -10,6 +10,7 @@ from dataclasses import replace
 from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
 from core_engine.errors import ConfigError, UnsupportedFeature, did_you_mean
 from core_engine.plugin import Capabilities
+from core_engine.scheduler.drafts import MAX_DRAFT_TOKENS
 from core_engine.scheduler.plugins import load_policy
 
 __all__ = ["settle_config"]
@@ -58,6 +59,7 @@ def settle_config(
             f"tensor_parallel_size {config.tensor_parallel_size} is not offered by backend {backend!r}; "
             f"the most here is {capabilities.max_tensor_parallel_size}"
         )
+    _check_drafts(config.num_draft_tokens, max_num_seqs, capabilities, backend)
     settled = replace(
         config,
         dtype=dtype,
@@ -68,6 +70,20 @@ def settle_config(
         max_num_batched_tokens=budget,
     )
     return settled, tuple(lines)
+
+
+def _check_drafts(asked: int, max_num_seqs: int, capabilities: Capabilities, backend: str) -> None:
+    if not asked:
+        return
+    if not capabilities.draft_tokens:
+        raise UnsupportedFeature(
+            f"num_draft_tokens {asked} is not offered by backend {backend!r}; leave it at 0"
+        )
+    if asked >= max_num_seqs:
+        raise ConfigError(
+            f"num_draft_tokens {asked} needs max_num_seqs of at least {asked + 1}, got {max_num_seqs}: "
+            "drafts take rows that running requests leave free; raise max_num_seqs or lower num_draft_tokens"
+        )
 
 
 def _settle_dtype(
@@ -111,6 +127,10 @@ def _check_numbers(config: EngineConfig, model: ModelConfig) -> None:
         value = getattr(config, field)
         if value is not None and value < least:
             raise ConfigError(f"{field} must be at least {least}, got {value}")
+    if not 0 <= config.num_draft_tokens <= MAX_DRAFT_TOKENS:
+        raise ConfigError(
+            f"num_draft_tokens must be between 0 and {MAX_DRAFT_TOKENS}, got {config.num_draft_tokens}"
+        )
     if not 0.0 < config.device_memory_utilization <= 1.0:
         raise ConfigError(
             f"device_memory_utilization must lie between 0 and 1, got {config.device_memory_utilization}"

@@ -48,7 +48,7 @@ class Admission:
         """Admit as many as the budget, the slots and the pool allow."""
         roster, kv = self._roster, self._kv
         admitted = Admitted()
-        promised = self._num_promised_blocks()
+        promised = self.num_promised_blocks()
         index = 0
         while index < len(roster.waiting) and budget.left and self._has_room():
             request = roster.waiting[index]
@@ -84,7 +84,7 @@ class Admission:
 
     def short_demand(self, most: int) -> int:
         """How many tokens, up to ``most``, waiting prompts want that one step could compute."""
-        return self._short_demand(most, num_seats=0, num_blocks=self._num_promised_blocks())
+        return self._short_demand(most, num_seats=0, num_blocks=self.num_promised_blocks())
 
     def _short_demand(self, most: int, *, num_seats: int, num_blocks: int) -> int:
         """The same when that many seats and blocks are given away before."""
@@ -123,7 +123,7 @@ class Admission:
             self.num_cache_queries += request.num_prompt_tokens
             self.num_cache_hits += num_cached
 
-    def _num_promised_blocks(self) -> int:
+    def num_promised_blocks(self) -> int:
         """How many blocks the running requests still need for the tokens that they have."""
         columns, slots = self._roster.columns, self._roster.running_set.slots
         missing = np.maximum(columns.num_tokens[slots] - columns.capacity[slots], 0)

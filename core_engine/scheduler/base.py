@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from core_engine._ragged import IntArray
 from core_engine.engine.messages import CoreOutput
 from core_engine.errors import ContractError, InvalidRequest
 from core_engine.scheduler.admission import Admission, Admitted
 from core_engine.scheduler.contract import Scheduler, SchedulerStats
+from core_engine.scheduler.drafts import Drafts
 from core_engine.scheduler.growth import grow_rows
 from core_engine.scheduler.limits import SchedulerLimits
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
@@ -48,6 +51,7 @@ class QueueScheduler(Scheduler):
         self.roster = Roster(kv, max_num_running=limits.max_num_running, prefix_caching=limits.prefix_caching)
         self.columns = self.roster.columns
         self.admission = Admission(self.roster, kv, limits)
+        self.drafts = Drafts(self, limits.num_draft_tokens) if limits.num_draft_tokens else None
         self._in_flight: deque[StepInFlight] = deque()
         self._num_added = 0
         self._num_steps = 0
@@ -76,6 +80,8 @@ class QueueScheduler(Scheduler):
             max_model_len=config.max_model_len,
             pool_tokens=config.num_tokens,
         )
+        if self.drafts is not None:
+            state.drafter = self.drafts.new_drafter(state)
         self._num_added += 1
         self.roster.enter(state)
 
@@ -113,6 +119,8 @@ class QueueScheduler(Scheduler):
             num_preemptions=self.roster.num_preemptions,
             prefix_cache_queries=self.admission.num_cache_queries,
             prefix_cache_hits=self.admission.num_cache_hits,
+            num_draft_tokens=self.drafts.num_drafts if self.drafts else 0,
+            num_accepted_tokens=self.drafts.num_accepted if self.drafts else 0,
         )
 
     def schedule(self) -> SchedulerOutput | None:
@@ -122,13 +130,16 @@ class QueueScheduler(Scheduler):
             return None
         return self._send(rows, admitted)
 
-    def take_blocks(self, rows: StepRows, row: int, num_tokens: int) -> bool:
-        """Extend the blocks of ``row`` to ``num_tokens``; returns False when the pool has too few."""
+    def take_blocks(self, rows: StepRows, row: int, num_tokens: int, *, keep_free: int = 0) -> bool:
+        """Extend the blocks of ``row`` to ``num_tokens``.
+
+        Returns False when fewer than ``keep_free`` blocks would be left in the pool.
+        """
         request = rows.requests[row]
-        blocks = self.kv.allocate(request.blocks, num_tokens)
+        blocks = self.kv.allocate(request.blocks, num_tokens, keep_free=keep_free)
         if blocks is None:
             return False
-        rows.new_blocks[row] = blocks
+        rows.new_blocks[row] = rows.new_blocks.get(row, []) + blocks
         self.columns.capacity[request.slot] += len(blocks) * self.kv.block_size
         return True
 
@@ -146,11 +157,15 @@ class QueueScheduler(Scheduler):
         columns, slots = self.columns, rows.slots
         computed = columns.num_computed[slots]
         ends = computed + rows.granted
-        samples = ends == columns.num_tokens[slots]
+        samples = ends >= columns.num_tokens[slots]
         columns.num_computed[slots] = ends
         columns.num_tokens[slots] += samples
         columns.num_in_flight[slots] += 1
         record = StepInFlight.of(self._num_steps, rows, columns.epoch[slots], ends, samples)
+        drafts = rows.draft_rows()
+        if drafts is not None:
+            record.num_drafts = np.diff(drafts.offsets)
+            columns.num_tokens[slots] = np.maximum(columns.num_tokens[slots], ends)
         self._in_flight.append(record)
         self._num_steps += 1
         preempted, finished = self.roster.take_news()
@@ -164,6 +179,7 @@ class QueueScheduler(Scheduler):
             resumed_request_ids=tuple([request.request_id for request in admitted.resumed]),
             preempted_request_ids=preempted,
             finished_request_ids=finished,
+            draft_token_ids=drafts,
         )
 
     def update(self, step: SchedulerOutput, output: ModelRunnerOutput) -> list[CoreOutput]:
@@ -178,6 +194,8 @@ class QueueScheduler(Scheduler):
         record.check(output)
         self._in_flight.popleft()
         self.columns.num_in_flight[record.slots] -= 1
+        if self.drafts is not None:
+            self.drafts.settle(record, output)
         outputs, ended = take_results(record, output, self.columns)
         stale = self.columns.epoch[record.slots] != record.epochs
         self._commit_full_blocks(record, stale)

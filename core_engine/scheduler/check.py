@@ -26,8 +26,8 @@ class StepChecker:
     * Uniqueness: a request stands in a step once, and is new, resumed or known as the step says.
     * Budget: tokens and requests stay within the limits.
     * Capacity: blocks come from the pool, never the null block, and hold the request's tokens.
-    * Length: a request goes on where its last step ended, by at least one token and at most to
-      max_model_len.
+    * Length: a request goes on where its last step ended, or at a draft of it, by at least one token and
+      at most to max_model_len.
 
     Whether two requests write to one block takes whole block tables: `core_engine.testing` finds that.
 
@@ -45,6 +45,8 @@ class StepChecker:
         self._num_blocks: IntArray = np.zeros((len(kv.groups), max_num_seqs), dtype=np.int32)
         #: By row: the most tokens that its blocks and the context hold.
         self._room: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
+        #: By row: how many drafts the last step had; None as long as no step had any.
+        self._num_drafts: IntArray | None = None
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._preempted: set[str] = set()
@@ -120,6 +122,20 @@ class StepChecker:
             _require(not unknown, f"{unknown} neither new nor resumed nor running")
             self._step_rows = np.array([self._row_of[name] for name in ids], dtype=np.intp)
             self._step_ids = ids
+        if step.draft_token_ids is not None:
+            self._check_drafts(step, step.draft_token_ids)
+
+    def _check_drafts(self, step: SchedulerOutput, drafts: Ragged) -> None:
+        _require(len(drafts) == len(step.request_ids), f"{len(drafts)} rows of drafts")
+        num_drafts = np.diff(drafts.offsets)
+        wrong = (num_drafts > 0) & (step.num_scheduled_tokens != 1 + num_drafts)
+        if np.count_nonzero(wrong):
+            raise _Violation(f"{step.request_ids[int(np.argmax(wrong))]!r} drafts without decoding")
+        num_rows = len(step.request_ids) + len(drafts.values)
+        limit = self._max_num_seqs
+        _require(num_rows <= limit, f"{num_rows} requests and drafts, max_num_seqs is {limit}")
+        if self._num_drafts is None:
+            self._num_drafts = np.zeros(limit, dtype=np.int32)
 
     def _check_tokens(self, step: SchedulerOutput, has_entered: bool) -> None:
         ids, rows, computed = step.request_ids, self._step_rows, step.num_computed_tokens
@@ -129,6 +145,9 @@ class StepChecker:
             num_entered = len(step.new_requests) + len(step.resumed_request_ids)
             _require(np.count_nonzero(entered) == num_entered, "a new or resumed request computes nothing")
             last_ends = np.where(entered, np.maximum(computed, 0), last_ends)
+        if self._num_drafts is not None:
+            # Of a step with drafts only the first ones may have counted.
+            last_ends = np.clip(computed, last_ends - self._num_drafts[rows], last_ends)
         for group, blocks in enumerate(step.new_block_ids):
             if len(blocks.values):
                 self._add_blocks(group, rows, blocks)
@@ -138,6 +157,9 @@ class StepChecker:
             row = int(np.argmax(wrong))
             raise _Violation(f"{ids[row]!r} {self._fault(step, row, int(last_ends[row]))}")
         self._ends[rows] = ends
+        if self._num_drafts is not None:
+            drafts = step.draft_token_ids
+            self._num_drafts[rows] = 0 if drafts is None else np.diff(drafts.offsets)
 
     def _fault(self, step: SchedulerOutput, row: int, last_end: int) -> str:
         """Say what is wrong with the tokens of the request in ``row``."""
@@ -163,6 +185,8 @@ class StepChecker:
         self._ends[row] = -1
         self._num_blocks[:, row] = 0
         self._room[row] = 0
+        if self._num_drafts is not None:
+            self._num_drafts[row] = 0
 
     def _drop(self, name: str, what: str) -> None:
         _require(name in self._row_of, f"{name!r} is {what}, but it does not run")

@@ -30,6 +30,9 @@ class SchedulerStats:
     #: Prompt tokens looked up in the prefix cache, and those found.
     prefix_cache_queries: int
     prefix_cache_hits: int
+    #: Draft tokens that were verified, and those of them that became output.
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class Scheduler(ABC):

@@ -28,6 +28,8 @@ class SchedulerLimits:
     max_num_running: int
     chunked_prefill: bool
     prefix_caching: bool
+    #: The most draft tokens of one request in one step; 0 drafts nothing.
+    num_draft_tokens: int = 0
 
     @classmethod
     def settle(
@@ -61,6 +63,7 @@ class SchedulerLimits:
             max_num_running=min(running, capabilities.max_num_seqs or running),
             chunked_prefill=chunked,
             prefix_caching=is_on("prefix_caching", scheduler, config, capabilities),
+            num_draft_tokens=config.num_draft_tokens,
         )
 
 

@@ -40,7 +40,11 @@ class SchedulerOutput:
     """One step, as columns over the step's requests (row ``i`` is ``request_ids[i]``).
 
     A request samples in this step when ``num_computed_tokens + num_scheduled_tokens`` reaches the
-    number of its tokens that the runner knows. The runner applies the message in this order: finish,
+    number of its tokens that the runner knows. Drafts are tokens of the step too: a request with k of
+    them computes its last known token and the drafts after it, 1 + k tokens, and samples after each. Its
+    row of the output are the sampled tokens up to and including the first that differs from the draft
+    beside it; the next step goes on at the last of them. Requests and drafts of a step together are no
+    more than ``max_num_seqs``. The runner applies the message in this order: finish,
     preempt, add, append or replace blocks, compute.
 
     A step may schedule no token at all and still carry ids in ``finished_request_ids`` or
@@ -65,7 +69,8 @@ class SchedulerOutput:
     preempted_request_ids: tuple[str, ...] = ()
     #: Requests that have ended; the runner forgets them, and their ids may be used again.
     finished_request_ids: tuple[str, ...] = ()
-    #: Draft ids to verify after each request's known tokens; None when no request has any.
+    #: Row ``i``: draft ids to verify after the known tokens of ``request_ids[i]``, counted in
+    #: ``num_scheduled_tokens``; None when no request has any.
     draft_token_ids: Ragged | None = None
 
     @property

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from core_engine.engine.messages import CoreRequest
     from core_engine.kv_cache.manager import BlockTable
     from core_engine.kv_cache.specs import KVCacheConfig
+    from core_engine.scheduler.drafter import Drafter
     from core_engine.scheduler.policies import OrderKey
 
 __all__ = ["RequestState", "RequestStatus", "check_prompt"]
@@ -37,6 +38,7 @@ class RequestState:
     __slots__ = (
         "blocks",
         "cut_by_pool",
+        "drafter",
         "max_total_tokens",
         "min_total_tokens",
         "num_cached_tokens",
@@ -78,6 +80,8 @@ class RequestState:
         #: Whether it would end later if the pool were larger.
         self.cut_by_pool = self.max_total_tokens < longest
         self.stop_ids = frozenset((*request.eos_token_ids, *request.params.stop_token_ids))
+        #: Guesses its next tokens; None where nothing is guessed.
+        self.drafter: Drafter | None = None
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -34,6 +34,8 @@ class StepInFlight:
     sampling: Sequence[int] | None
     #: The ids that the output must carry.
     sampling_ids: tuple[str, ...]
+    #: int32: drafts of each row; None where no row has any.
+    num_drafts: IntArray | None = None
 
     @classmethod
     def of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,8 +45,10 @@ class StepRows:
     slots: Slots
     #: int32: tokens to compute now.
     granted: IntArray
-    #: Row → the blocks that it gains, in ascending rows.
+    #: Row → the blocks that it gains.
     new_blocks: dict[int, list[int]]
+    #: Row → drafts, counted in ``granted``; no row moves once there are any.
+    drafts: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
     def none(cls) -> StepRows:
@@ -74,13 +76,24 @@ class StepRows:
         self.slots = np.concatenate([self.slots, slots])
         self.granted = np.concatenate([self.granted, np.array(granted, dtype=np.int32)])
 
+    def add_drafts(self, row: int, drafts: list[int]) -> None:
+        """Let ``row`` compute ``drafts`` after its known tokens."""
+        self.drafts[row] = drafts
+        self.granted[row] += len(drafts)
+
+    def draft_rows(self) -> Ragged | None:
+        """Return the drafts of every row; None where there are none."""
+        if not self.drafts:
+            return None
+        return Ragged.from_rows(self.drafts.get(row, ()) for row in range(len(self.requests)))
+
     def block_rows(self) -> Ragged:
         """Return the new blocks of every row."""
         offsets = np.zeros(len(self.requests) + 1, dtype=np.int32)
         if not self.new_blocks:
             return Ragged(_NO_BLOCKS, offsets)
         values: list[int] = []
-        for row, blocks in self.new_blocks.items():
+        for row, blocks in sorted(self.new_blocks.items()):
             offsets[row + 1] = len(blocks)
             values += blocks
         np.cumsum(offsets, out=offsets)

@@ -38,6 +38,8 @@ class UnifiedScheduler(QueueScheduler):
             admitted = self.admission.admit(budget)
             if admitted.requests:
                 rows.append(admitted.requests, admitted.granted, admitted.blocks)
+        if self.drafts is not None:
+            self.drafts.fill(rows, budget.left)
         return rows, admitted
 
     def _schedule_running(self, budget: StepBudget) -> StepRows:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core_engine._ragged import Ragged
-from core_engine.errors import UnsupportedFeature
 from core_engine.kv_cache.specs import KVCacheConfig
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.testing.fake_cache import FakeKVCache, ScheduleViolation, require
@@ -36,6 +35,8 @@ class _Request:
     #: One table per KV-cache group; None while preempted.
     tables: list[list[int]] | None
     num_computed: int = 0
+    #: How many of the tokens are drafts, which come last; none once the step has run.
+    num_drafts: int = 0
 
     @property
     def held_tables(self) -> list[list[int]]:
@@ -49,9 +50,16 @@ class _Sampled:
     """The columns of a step's output while they grow."""
 
     request_ids: list[str] = field(default_factory=list)
+    #: How many of ``tokens`` each request sampled.
+    counts: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     states: list[int] = field(default_factory=list)
     num_logprobs: int | None = None
+
+    def rows(self) -> Ragged:
+        """Return the tokens, one row per request."""
+        offsets = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int32)]).astype(np.int32)
+        return Ragged(np.array(self.tokens, dtype=np.int32), offsets)
 
 
 class FakeRunner:
@@ -61,7 +69,8 @@ class FakeRunner:
     positions go on where the last step ended; tokens are known; block ids lie in the pool, never the
     null block, never twice in a table, and the table covers the step; the tokens counted as computed
     stand in their blocks, written by an earlier step; a block that is written belongs to one request
-    alone; the optional limits on tokens and requests per step hold.
+    alone; the optional limits on tokens and requests per step hold. Drafts are verified, and the cache
+    keeps the states of those that were rejected: nobody may count on them.
     """
 
     def __init__(
@@ -88,14 +97,13 @@ class FakeRunner:
     def execute_model(self, scheduler_output: SchedulerOutput) -> FinishedStep:
         """Check and compute one step. Raises `ScheduleViolation` for a step that breaks the contract."""
         step = scheduler_output
-        if step.draft_token_ids is not None:
-            raise UnsupportedFeature("the fake runner does not verify draft tokens")
         self._check_columns(step)
         self._finish_and_preempt(step)
         self._add_and_resume(step)
         rows = [self._requests[request_id] for request_id in step.request_ids]
         sizes = [int(size) for size in step.num_scheduled_tokens]
         self._append_blocks(step, rows)
+        self._append_drafts(step, rows)
         # All reads are checked before any write: no request may rely on what this very step writes.
         for row, size, computed in zip(rows, sizes, step.num_computed_tokens, strict=True):
             self._check_row(row, size, int(computed))
@@ -107,7 +115,7 @@ class FakeRunner:
             self._add_prompt_logprobs(row, size, prompt_logprobs)
             row.num_computed += size
             if row.num_computed == len(row.tokens):
-                self._sample(row, sampled)
+                self._verify(row, sampled)
         return FinishedStep(self._output(step.step_id, sampled, prompt_logprobs))
 
     def _check_columns(self, step: SchedulerOutput) -> None:
@@ -168,6 +176,22 @@ class FakeRunner:
                 new = [int(block) for block in blocks.row(index)]
                 cache.append(row.data.request_id, row.held_tables[group], new)
 
+    def _append_drafts(self, step: SchedulerOutput, rows: list[_Request]) -> None:
+        if step.draft_token_ids is None:
+            return
+        require(len(step.draft_token_ids) == len(rows), "draft_token_ids needs one row per request")
+        num_rows = len(rows) + len(step.draft_token_ids.values)
+        if (limit := self.max_num_seqs) is not None:
+            require(num_rows <= limit, f"{num_rows} requests and drafts, at most {limit}")
+        for index, row in enumerate(rows):
+            drafts = [int(token) for token in step.draft_token_ids.row(index)]
+            known = int(step.num_scheduled_tokens[index]) - len(drafts)
+            decodes = known == 1 and int(step.num_computed_tokens[index]) + 1 == len(row.tokens)
+            require(not drafts or decodes, f"{row.data.request_id!r}: drafts, but it does not decode")
+            row.states += self.model.states(drafts, row.states[-1])
+            row.tokens += drafts
+            row.num_drafts = len(drafts)
+
     def _check_row(self, row: _Request, size: int, computed: int) -> None:
         name, end, known = row.data.request_id, computed + size, len(row.tokens)
         require(size >= 1, f"{name!r}: {size} tokens scheduled")
@@ -177,6 +201,21 @@ class FakeRunner:
         require(end <= limit, f"{name!r}: {end} tokens, at most {limit}")
         for cache, table in zip(self._caches, row.held_tables, strict=True):
             cache.check(name, table, row.states, computed, size)
+
+    def _verify(self, row: _Request, sampled: _Sampled) -> None:
+        """Sample after the known tokens, and after each draft as long as what was sampled equals it."""
+        num_drafts, row.num_drafts = row.num_drafts, 0
+        first = len(row.tokens) - num_drafts
+        drafts = [*row.tokens[first:], None]
+        del row.tokens[first:], row.states[first:]
+        row.num_computed = first - 1
+        sampled.request_ids.append(row.data.request_id)
+        sampled.counts.append(0)
+        for draft in drafts:
+            row.num_computed += 1
+            self._sample(row, sampled)
+            if row.tokens[-1] != draft:
+                break
 
     def _sample(self, row: _Request, sampled: _Sampled) -> None:
         data, params = row.data, row.data.sampling_params
@@ -189,7 +228,7 @@ class FakeRunner:
             position=len(row.tokens),
             forbidden=(*data.eos_token_ids, *params.stop_token_ids) if early else (),
         )
-        sampled.request_ids.append(data.request_id)
+        sampled.counts[-1] += 1
         sampled.tokens.append(token)
         sampled.states.append(row.states[-1])
         if params.logprobs is not None:
@@ -211,7 +250,7 @@ class FakeRunner:
         return ModelRunnerOutput(
             step_id=step_id,
             request_ids=tuple(sampled.request_ids),
-            sampled_token_ids=Ragged.from_rows([token] for token in sampled.tokens),
+            sampled_token_ids=sampled.rows(),
             logprobs=None if k is None else self.model.logprobs(sampled.states, sampled.tokens, k),
             prompt_logprobs=prompt_logprobs,
         )

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core_engine._ragged import IntArray
+from core_engine._ragged import IntArray, Ragged
 from core_engine.kv_cache.specs import KVCacheConfig
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.worker.block_tables import BlockTable
+from core_engine.worker.draft_rows import DraftRows
 from core_engine.worker.sampling_state import SamplingState
 from core_engine.worker.shape_policy import ShapePolicy, StepKind, StepShape
 from core_engine.worker.step import HostStep
@@ -44,6 +45,8 @@ class PreparedStep:
     #: The most log-probabilities that one of them asks for; the device may have computed more.
     num_logprobs: int | None
     prompt_scoring: tuple[PromptScoring, ...]
+    #: The sampler's rows where requests verify drafts; None: one row for each request.
+    drafts: DraftRows | None = None
 
 
 class InputBatch:
@@ -95,8 +98,13 @@ class InputBatch:
         num_reqs, counts = len(step.request_ids), step.num_scheduled_tokens
         num_tokens = int(counts.sum())
         rows = self._rows(step.request_ids)
+        drafts, known = None, self.num_tokens[rows]
+        if step.draft_token_ids is not None:
+            drafts = self._write_drafts(step.draft_token_ids, rows)
+            known += np.diff(step.draft_token_ids.offsets)
         kind = StepKind.DECODE if num_tokens == num_reqs else StepKind.MIXED
-        shape = self.shapes.pad(num_tokens, num_reqs, kind)
+        # Drafts take rows of the sampler, so the shape has as many rows of requests.
+        shape = self.shapes.pad(num_tokens, num_reqs if drafts is None else len(drafts), kind)
 
         query_start = np.full(shape.num_reqs + 1, num_tokens, dtype=np.int32)
         query_start[0] = 0
@@ -113,7 +121,10 @@ class InputBatch:
         seq_lens = np.zeros(shape.num_reqs, dtype=np.int32)
         seq_lens[:num_reqs] = step.num_computed_tokens + counts
         logits_rows = np.zeros(shape.num_reqs, dtype=np.int32)
-        logits_rows[:num_reqs] = query_start[1 : num_reqs + 1] - 1
+        if drafts is None:
+            logits_rows[:num_reqs] = query_start[1 : num_reqs + 1] - 1
+        else:
+            logits_rows[: len(drafts)] = drafts.last_tokens(query_start)
         slot_mapping, tables = [], []
         for table in self.block_tables:
             slots = np.zeros(shape.num_tokens, dtype=np.int32)
@@ -123,7 +134,7 @@ class InputBatch:
             padded[:num_reqs] = table.table[rows]
             tables.append(padded)
 
-        samples = seq_lens[:num_reqs] == self.num_tokens[rows]
+        samples = seq_lens[:num_reqs] == known
         prompt_rows, prompt_targets, scoring = self._score_prompts(step, rows, query_start, shape)
         host = HostStep(
             shape=shape,
@@ -138,23 +149,39 @@ class InputBatch:
             block_tables=tuple(tables),
             logits_rows=logits_rows,
             sampling=self.sampling.build(
-                rows,
+                rows if drafts is None else rows[drafts.requests],
                 shape.num_reqs,
                 self.token_table,
                 self.num_prompt_tokens,
                 self.num_tokens,
                 self.shapes.widen,
+                None if drafts is None else drafts.nth,
             ),
             prompt_rows=prompt_rows,
             prompt_targets=prompt_targets,
         )
         sampling = np.flatnonzero(samples).astype(np.int32)
-        return PreparedStep(host, rows, sampling, self.sampling.num_logprobs(rows[sampling]), scoring)
+        return PreparedStep(host, rows, sampling, self.sampling.num_logprobs(rows[sampling]), scoring, drafts)
 
-    def commit(self, rows: IntArray, token_ids: IntArray) -> None:
-        """Append one sampled token to each of ``rows``."""
-        self.token_table[rows, self.num_tokens[rows]] = token_ids
-        self.num_tokens[rows] += 1
+    def commit(self, rows: IntArray, token_ids: IntArray, nth: IntArray | None = None) -> None:
+        """Append a sampled token to each of ``rows``.
+
+        A row may get several, in order; ``nth`` then counts them from 0 for each row.
+        """
+        positions = self.num_tokens[rows]
+        if nth is not None:
+            positions += nth
+        self.token_table[rows, positions] = token_ids
+        # Of a row's several tokens the last one counts.
+        self.num_tokens[rows] = positions + 1
+
+    def _write_drafts(self, drafts: Ragged, rows: IntArray) -> DraftRows:
+        """Put drafts after the known tokens, without counting them: what is sampled goes over them."""
+        draft_rows = DraftRows.of(drafts)
+        is_draft = draft_rows.nth > 0
+        targets = rows[draft_rows.requests[is_draft]]
+        self.token_table[targets, self.num_tokens[targets] + draft_rows.nth[is_draft] - 1] = drafts.values
+        return draft_rows
 
     def _rows(self, request_ids: tuple[str, ...]) -> IntArray:
         # The scheduler hands out the same tuple while the running set is unchanged.

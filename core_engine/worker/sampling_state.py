@@ -15,10 +15,12 @@ from core_engine.worker.shape_policy import SamplingKind
 from core_engine.worker.step import HostSampling
 from core_engine.worker.token_counts import TokenCounts
 
-__all__ = ["SamplingState"]
+__all__ = ["MAX_ROWS", "SamplingState"]
 
 #: Key words are made for this many positions at once: one call's overhead serves many steps.
 _KEYS_AHEAD = 32
+#: The most rows of one request in a step.
+MAX_ROWS = _KEYS_AHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,13 @@ class SamplingState:
         num_prompt_tokens: IntArray,
         num_tokens: IntArray,
         widen: Callable[[SamplingKind], SamplingKind],
+        nth: IntArray | None = None,
     ) -> HostSampling:
         """Return the sampler's inputs for the requests in ``rows`` (int32 ``[num_reqs]``).
+
+        A request may stand in several rows, one after the other, if it neither has penalties nor adds to
+        its logits: ``nth`` (int32 ``[num_reqs]``, less than ``MAX_ROWS``) then says how many positions
+        after its known tokens each row samples.
 
         ``token_table`` is int32 ``[max_num_seqs, max_model_len]``; ``num_prompt_tokens`` and ``num_tokens``
         are int32 ``[max_num_seqs]``. ``widen`` names the prepared sampler that serves the step; inputs
@@ -122,7 +129,9 @@ class SamplingState:
             top_k=columns.top_k,
             top_p=columns.top_p,
             min_p=columns.min_p,
-            noise_keys=self._noise_keys(rows, padded_rows, num_tokens, needed=not columns.kind.all_greedy),
+            noise_keys=self._noise_keys(
+                rows, padded_rows, num_tokens, nth, needed=not columns.kind.all_greedy
+            ),
             penalties=columns.penalties if kind.penalties else None,
             prompt_mask=counts[0] if counts else None,
             output_counts=counts[1] if counts else None,
@@ -150,16 +159,25 @@ class SamplingState:
         return _Columns(rows.copy(), kind, temperature, top_k, top_p, min_p, penalties)
 
     def _noise_keys(
-        self, rows: IntArray, padded_rows: int, num_tokens: IntArray, *, needed: bool
+        self,
+        rows: IntArray,
+        padded_rows: int,
+        num_tokens: IntArray,
+        nth: IntArray | None,
+        *,
+        needed: bool,
     ) -> IntArray:
         keys: IntArray = np.zeros((padded_rows, 2), dtype=np.int32)
         if needed:
             positions = num_tokens[rows]
+            if nth is not None:
+                positions += nth
             offsets = positions - self._first_key[rows]
             stale = (offsets < 0) | (offsets >= _KEYS_AHEAD)
             if stale.any():
-                self._make_keys(rows[stale], positions[stale])
-                offsets[stale] = 0
+                stale_rows = np.unique(rows[stale])
+                self._make_keys(stale_rows, num_tokens[stale_rows])
+                offsets = positions - self._first_key[rows]
             keys[: len(rows)] = self._keys[rows, offsets]
         return keys
 

@@ -17,7 +17,7 @@ __all__ = ["SAMPLING_ARRAYS", "DeviceStep", "HostSampling", "HostStep", "Samplin
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSampling:
-    """The sampler's inputs, one row per request of the padded step; padding rows are greedy."""
+    """The sampler's inputs, one row per request or draft of the padded step; padding rows are greedy."""
 
     kind: SamplingKind
     #: float32 ``[R]``; 0 takes the most likely token.
@@ -70,7 +70,9 @@ class HostStep:
     slot_mapping: tuple[IntArray, ...]
     #: One per KV-cache group, int32 ``[R, max_blocks_per_request]``; unused entries are 0.
     block_tables: tuple[IntArray, ...]
-    #: int32 ``[R]``: the token whose hidden row is sampled; rows that do not sample repeat their last token.
+    #: int32 ``[R]``: the tokens whose hidden rows are sampled, one per request, or where drafts are verified
+    #: one per request and draft (`core_engine.worker.draft_rows`); rows that do not sample repeat their
+    #: request's last token.
     logits_rows: IntArray
     sampling: HostSampling
     #: Chunks of int32 ``[R]``: tokens whose hidden rows are scored for prompt log-probabilities; the last

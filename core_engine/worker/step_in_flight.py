@@ -27,7 +27,7 @@ class StepInFlight:
         step: SchedulerOutput,
         prepared: PreparedStep,
         download: Download,
-        commit: Callable[[IntArray, IntArray], None],
+        commit: Callable[[IntArray, IntArray, IntArray | None], None],
     ) -> None:
         self._step = step
         self._prepared = prepared
@@ -51,15 +51,26 @@ class StepInFlight:
                 sampled_token_ids=Ragged.from_rows([]),
                 prompt_logprobs=self._prompt_logprobs(arrays),
             )
-        token_ids = arrays["token_ids"][columns].astype(np.int32, copy=False)
-        num_logprobs = prepared.num_logprobs
-        self._commit(prepared.rows[columns], token_ids)
         whole_step = len(columns) == len(step.request_ids)
+        num_logprobs, drafts = prepared.num_logprobs, prepared.drafts
+        if drafts is None:
+            accepted = columns
+            token_ids = arrays["token_ids"][columns].astype(np.int32, copy=False)
+            self._commit(prepared.rows[columns], token_ids, None)
+            sampled = Ragged(token_ids, np.arange(len(columns) + 1, dtype=np.int32))
+        else:
+            token_ids = arrays["token_ids"][: len(drafts)].astype(np.int32, copy=False)
+            accepted = drafts.accepted(token_ids, columns)
+            token_ids, requests = token_ids[accepted], drafts.requests[accepted]
+            self._commit(prepared.rows[requests], token_ids, drafts.nth[accepted])
+            offsets = np.zeros(len(columns) + 1, dtype=np.int32)
+            np.cumsum(np.bincount(requests)[columns], out=offsets[1:])
+            sampled = Ragged(token_ids, offsets)
         return ModelRunnerOutput(
             step_id=step.step_id,
             request_ids=step.request_ids if whole_step else tuple(step.request_ids[i] for i in columns),
-            sampled_token_ids=Ragged(token_ids, np.arange(len(columns) + 1, dtype=np.int32)),
-            logprobs=None if num_logprobs is None else _logprob_rows(arrays, columns, num_logprobs),
+            sampled_token_ids=sampled,
+            logprobs=None if num_logprobs is None else _logprob_rows(arrays, accepted, num_logprobs),
             prompt_logprobs=self._prompt_logprobs(arrays),
         )
 

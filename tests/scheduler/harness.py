@@ -25,7 +25,12 @@ from core_engine.testing.fake_runner import FakeRunner
 from core_engine.worker.output import ModelRunnerOutput
 
 ALL = Capabilities(
-    chunked_prefill=True, mixed_batches=True, prefix_caching=True, max_logprobs=5, prompt_logprobs=True
+    chunked_prefill=True,
+    mixed_batches=True,
+    prefix_caching=True,
+    max_logprobs=5,
+    prompt_logprobs=True,
+    draft_tokens=True,
 )
 #: The fake model's end-of-sequence id; it comes about once in `MODEL.vocab_size` tokens.
 EOS = 7

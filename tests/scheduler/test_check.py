@@ -84,6 +84,40 @@ def test_a_wrong_step_is_refused(checker: StepChecker, wrong: SchedulerOutput, t
         checker.check(wrong)
 
 
+def test_a_request_goes_on_at_any_of_its_drafts() -> None:
+    kv = kv_config(num_blocks=9, max_model_len=16)
+    checker = StepChecker(kv, max_num_batched_tokens=10, max_num_seqs=4)
+    checker.check(FIRST)
+    checker.check(step([("a", 4, 4, [2])], draft_token_ids=Ragged.from_rows([[7, 8, 9]])))
+    checker.check(step([("a", 6, 3, [3])], draft_token_ids=Ragged.from_rows([[7, 8]])))
+    checker.check(step([("a", 9, 1, [])]))
+    with pytest.raises(ContractError, match="'a' skips or repeats tokens"):
+        checker.check(step([("a", 9, 1, [])]))
+
+
+def test_a_request_does_not_go_back_behind_its_drafts(checker: StepChecker) -> None:
+    checker.check(FIRST)
+    checker.check(step([("a", 4, 2, [2])], draft_token_ids=Ragged.from_rows([[7]])))
+    with pytest.raises(ContractError, match="'a' skips or repeats tokens"):
+        checker.check(step([("a", 4, 1, [])]))
+
+
+@pytest.mark.parametrize(
+    ("count", "drafts", "text"),
+    [
+        (2, [[7], [8]], "2 rows of drafts"),
+        (3, [[7]], "'a' drafts without decoding"),
+        (3, [[7, 8]], "3 requests and drafts, max_num_seqs is 2"),
+    ],
+)
+def test_wrong_drafts_are_refused(
+    checker: StepChecker, count: int, drafts: list[list[int]], text: str
+) -> None:
+    checker.check(FIRST)
+    with pytest.raises(ContractError, match=text):
+        checker.check(step([("a", 4, count, [2])], draft_token_ids=Ragged.from_rows(drafts)))
+
+
 def test_no_sequence_exceeds_max_model_len(checker: StepChecker) -> None:
     checker.check(step([("a", 8, 8, [1, 2, 3, 4])], new="a"))
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kv_cache.integrity import assert_pool_is_sound
+from scheduler.draft_oracle import draft_at_random, use_drafters
 from scheduler.harness import EOS, Engine, expected_tokens, kv_config, prompt_of, request
 
 from core_engine.engine.messages import CoreRequest
@@ -52,6 +53,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     ) -> None:
         chunks = "chunked_prefill" in self.scheduler.offers
         budget = budget if chunks else MAX_MODEL_LEN
+        drafts = "draft_tokens" in self.scheduler.offers and data.draw(st.booleans())
         self.engine = Engine(
             self.kv_config(num_blocks),
             depth=depth,
@@ -61,8 +63,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             scheduling_policy=data.draw(st.sampled_from(self.policies)),
             enable_prefix_caching=prefix_caching and "prefix_caching" in self.scheduler.offers,
             enable_chunked_prefill=chunks and (budget < MAX_MODEL_LEN or data.draw(st.booleans())),
+            num_draft_tokens=7 if drafts else 0,
             **self.options,
         )
+        if drafts:
+            use_drafters(self.engine, draft_at_random(data.draw(st.integers(0, 999))))
         self.added: dict[str, CoreRequest] = {}
         self.ended_from_outside: set[str] = set()
 

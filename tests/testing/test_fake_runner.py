@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from core_engine._ragged import Ragged
-from core_engine.errors import UnsupportedFeature
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.sampling.params import SamplingParams
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
@@ -198,6 +197,43 @@ def test_the_limits_of_a_step_hold(limits: dict[str, int], reason: str) -> None:
         runner(**limits).execute_model(FIRST)
 
 
-def test_drafts_are_refused() -> None:
-    with pytest.raises(UnsupportedFeature):
-        runner().execute_model(replace(FIRST, draft_token_ids=Ragged.from_rows([[1]])))
+def draft(row: tuple[int, int, Sequence[int]], drafts: Sequence[int]) -> SchedulerOutput:
+    return replace(step(1, {"a": row}), draft_token_ids=Ragged.from_rows([drafts]))
+
+
+def test_drafts_are_accepted_up_to_the_first_wrong_one() -> None:
+    fake = runner()
+    expected = FakeModel().generate(PROMPT, GREEDY, 6)
+    fake.execute_model(FIRST)
+    drafts = [*expected[1:3], expected[3] + 1, expected[4]]
+
+    output = fake.execute_model(draft((6, 5, [3]), drafts)).result()
+    following = fake.execute_model(step(2, {"a": (9, 1, [])})).result()
+
+    assert output.sampled_token_ids.row(0).tolist() == expected[1:4]
+    assert following.sampled_token_ids.row(0).tolist() == expected[4:5]
+
+
+def test_a_rejected_draft_does_not_count_as_computed() -> None:
+    fake = runner()
+    fake.execute_model(FIRST)
+    wrong = FakeModel().generate(PROMPT, GREEDY, 2)[1] + 1
+    fake.execute_model(draft((6, 2, []), [wrong]))
+    with pytest.raises(ScheduleViolation, match="starts at 8, not at 7"):
+        fake.execute_model(step(2, {"a": (8, 1, [3])}))
+
+
+@pytest.mark.parametrize(
+    ("row", "drafts", "limits", "reason"),
+    [
+        ((6, 3, [3]), [1], {}, "does not decode"),
+        ((6, 3, [3]), [1, 2], {"max_num_seqs": 2}, "3 requests and drafts, at most 2"),
+    ],
+)
+def test_wrong_drafts_are_violations(
+    row: tuple[int, int, Sequence[int]], drafts: Sequence[int], limits: dict[str, int], reason: str
+) -> None:
+    fake = runner(**limits)
+    fake.execute_model(FIRST)
+    with pytest.raises(ScheduleViolation, match=reason):
+        fake.execute_model(draft(row, drafts))

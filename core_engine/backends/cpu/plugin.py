@@ -75,6 +75,7 @@ def capabilities(devices: tuple[DeviceInfo, ...]) -> Capabilities:
         # What OpenAI's API allows; more columns cost every request of a step.
         max_logprobs=20,
         prompt_logprobs=True,
+        draft_tokens=True,
     )
 
 

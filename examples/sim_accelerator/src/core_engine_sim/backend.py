@@ -105,6 +105,7 @@ def capabilities(model: ModelConfig) -> Capabilities:
         max_logprobs=min(MAX_LOGPROBS, model.vocab_size),
         prompt_logprobs=True,
         graph_capture=True,
+        draft_tokens=True,
     )
 
 
