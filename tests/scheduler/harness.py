@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draft_oracle import Plan, use_oracles
 
 from core_engine.config import EngineConfig
 from core_engine.engine.messages import CoreOutput, CoreRequest
@@ -18,6 +19,7 @@ from core_engine.sampling.params import SamplingParams
 from core_engine.scheduler.base import QueueScheduler
 from core_engine.scheduler.check import StepChecker
 from core_engine.scheduler.output import SchedulerOutput
+from core_engine.scheduler.request import RequestState
 from core_engine.scheduler.simple import SimpleScheduler
 from core_engine.scheduler.unified import UnifiedScheduler
 from core_engine.testing.fake_model import FakeModel
@@ -132,6 +134,17 @@ class Engine:
         self.steps: list[SchedulerOutput] = []
         self.tokens: dict[str, list[int]] = defaultdict(list)
         self.outputs: dict[str, list[CoreOutput]] = defaultdict(list)
+
+    def draft(self, plan: Plan) -> None:
+        """Let requests that are added from now on draft what the model will say, by ``plan``."""
+
+        def text_of(state: RequestState) -> list[int]:
+            asked = state.request
+            prompt = asked.prompt_token_ids.tolist()
+            seeded = {"seed": asked.seed, "stream": asked.stream}
+            return prompt + self.runner.model.generate(prompt, asked.params, state.max_total_tokens, **seeded)
+
+        use_oracles(self.scheduler, plan, text_of)
 
     def add(self, *requests: CoreRequest) -> None:
         for each in requests:

@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scheduler.draft_oracle import draft_all_right, draft_all_wrong, draft_at_random, use_drafters
+from draft_oracle import Plan, draft_all_right, draft_all_wrong, draft_at_random
 from scheduler.harness import ALL, MODEL, Engine, expected_tokens, kv_config, prompt_of, request
 
 from core_engine._ragged import Ragged
 from core_engine.config import EngineConfig
 from core_engine.errors import ContractError, UnsupportedFeature
+from core_engine.kv_cache.specs import KVCacheConfig
 from core_engine.scheduler.limits import SchedulerLimits
 from core_engine.scheduler.output import SchedulerOutput
+from core_engine.scheduler.unified import UnifiedScheduler
 
 
-def drafting(plan: Any = draft_all_right, kv: Any = None, **settings: Any) -> Engine:
+def drafting(plan: Plan = draft_all_right, kv: KVCacheConfig | None = None, **settings: Any) -> Engine:
     engine = Engine(kv, num_draft_tokens=7, **settings)
-    use_drafters(engine, plan)
+    engine.draft(plan)
     return engine
 
 
@@ -205,8 +207,8 @@ def test_no_draft_before_min_tokens_are_there() -> None:
 
 def test_the_capability_is_needed() -> None:
     config = EngineConfig(model="fake", num_draft_tokens=2)
-    with pytest.raises(UnsupportedFeature, match="num_draft_tokens 2 was asked for"):
-        SchedulerLimits.settle(config, replace(ALL, draft_tokens=False), 64)
+    with pytest.raises(UnsupportedFeature, match="num_draft_tokens=2 was asked for"):
+        SchedulerLimits.settle(config, replace(ALL, draft_tokens=False), 64, UnifiedScheduler)
 
 
 # What becomes of them.

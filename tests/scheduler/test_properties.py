@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from draft_oracle import draft_at_random
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kv_cache.integrity import assert_pool_is_sound
-from scheduler.draft_oracle import draft_at_random, use_drafters
 from scheduler.harness import EOS, Engine, expected_tokens, kv_config, prompt_of, request
 
 from core_engine.engine.messages import CoreRequest
@@ -67,7 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             **self.options,
         )
         if drafts:
-            use_drafters(self.engine, draft_at_random(data.draw(st.integers(0, 999))))
+            self.engine.draft(draft_at_random(data.draw(st.integers(0, 999))))
         self.added: dict[str, CoreRequest] = {}
         self.ended_from_outside: set[str] = set()
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -187,3 +187,64 @@ def test_scored_positions_come_in_chunks_of_the_padded_request_count() -> None:
     )
     assert [chunk.tolist() for chunk in prepared.host.prompt_rows] == [[0, 1, 2, 3], [4, 5, 5, 5]]
     assert [chunk.tolist() for chunk in prepared.host.prompt_targets] == [[11, 12, 13, 14], [15, 16, 16, 16]]
+
+
+DRAFTS = Ragged.from_rows([[21, 22], []])
+
+
+def drafting_batch() -> tuple[InputBatch, PreparedStep]:
+    """A decode of "a" with two drafts beside the first chunk of "b"."""
+    batch = make_batch(Padded())
+    run(batch, step(Item("a", 0, 3, [3]), new=[request("a", [10, 11, 12])]), sampled=13)
+    message = step(Item("a", 3, 3, [5]), Item("b", 0, 2, [4]), new=[request("b", [30, 31, 32])])
+    return batch, run(batch, replace(message, draft_token_ids=DRAFTS))
+
+
+def test_drafts_are_computed_after_the_known_tokens() -> None:
+    host = drafting_batch()[1].host
+    assert host.token_ids.tolist() == [13, 21, 22, 30, 31, 0, 0, 0]
+    assert host.positions.tolist() == [3, 4, 5, 0, 1, 0, 0, 0]
+    assert host.slot_mapping[0].tolist() == [15, 20, 21, 16, 17, 0, 0, 0]
+    assert host.seq_lens.tolist() == [6, 2, 0, 0]
+
+
+def test_every_draft_has_a_row_of_the_sampler_and_requests_keep_theirs() -> None:
+    prepared = drafting_batch()[1]
+    host = prepared.host
+    assert host.num_reqs == 2
+    assert host.query_start.tolist() == [0, 3, 5, 5, 5]
+    assert host.logits_rows.tolist() == [0, 1, 2, 4]
+    assert host.sampling.temperature.tolist() == [1, 1, 1, 1]
+    assert prepared.sampling.tolist() == [0]
+    assert prepared.drafts is not None
+    assert prepared.drafts.requests.tolist() == [0, 0, 0, 1]
+
+
+def test_the_shape_has_a_row_for_every_draft() -> None:
+    asked = []
+
+    class Exact(ExactShapes):
+        def pad(self, num_tokens: int, num_reqs: int, kind: StepKind) -> StepShape:
+            asked.append((num_tokens, num_reqs, kind))
+            return super().pad(num_tokens, num_reqs, kind)
+
+    batch = make_batch(Exact())
+    run(batch, step(Item("a", 0, 3, [3]), new=[request("a", [10, 11, 12])]), sampled=13)
+    run(batch, replace(step(Item("a", 3, 3, [5])), draft_token_ids=Ragged.from_rows([[21, 22]])))
+    assert asked == [(3, 1, StepKind.MIXED), (3, 3, StepKind.MIXED)]
+
+
+def test_what_was_sampled_takes_the_place_of_rejected_drafts() -> None:
+    batch, prepared = drafting_batch()
+    row = prepared.rows[[0, 0]]
+    batch.commit(row, np.array([21, 99], dtype=np.int32), np.array([0, 1], dtype=np.int32))
+
+    after = run(batch, step(Item("a", 5, 1)))
+
+    assert batch.num_tokens[row[0]] == 6
+    assert after.host.token_ids[0] == 99
+    assert after.host.positions[0] == 5
+    assert after.sampling.tolist() == [0]
+    batch.apply(step(preempted_request_ids=("a",)))
+    resumed = run(batch, step(Item("a", 0, 6, [6, 7]), resumed_request_ids=("a",))).host
+    assert resumed.token_ids[:6].tolist() == [10, 11, 12, 13, 21, 99]

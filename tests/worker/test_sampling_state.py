@@ -11,8 +11,9 @@ from sampling_case import keys
 
 from core_engine.sampling.params import SamplingParams
 from core_engine.sampling.reference import ReferenceSampler
+from core_engine.scheduler.drafts import MAX_DRAFT_TOKENS
 from core_engine.scheduler.output import NewRequest
-from core_engine.worker.sampling_state import SamplingState
+from core_engine.worker.sampling_state import MAX_ROWS, SamplingState
 from core_engine.worker.shape_policy import SamplingKind
 from core_engine.worker.step import SAMPLING_ARRAYS, HostSampling
 
@@ -223,3 +224,33 @@ def test_steps_in_any_order_and_company_give_each_request_its_own_tokens() -> No
             for row, token_id in zip(rows, together.sample(*rows), strict=True):
                 got[row].append(token_id)
     assert got == expected
+
+
+def test_several_rows_of_a_request_have_the_noise_of_their_positions() -> None:
+    batch, alone = Batch(), Batch()
+    for each in (batch, alone):
+        each.add(1, SamplingParams(), [4, 5], seed=9)
+        each.add(3, SamplingParams(), [4, 5, 6], seed=8, stream=2)
+    expected: dict[int, list[np.ndarray]] = {1: [], 3: []}
+    for _ in range(90):
+        for row, found in expected.items():
+            found.append(alone.build(row).noise_keys[0].copy())
+            alone.append(row, 7)
+
+    num_appended = 0
+    # Windows of keys end within, before and after the rows of a step.
+    for width in (1, 31, 32, 2, 5, 8, 8, 1):
+        rows = np.array([3] + [1] * width, dtype=np.int32)
+        nth = np.array([0, *range(width)], dtype=np.int32)
+        host = batch.state.build(
+            rows, len(rows) + 1, batch.tokens, batch.num_prompt, batch.num_tokens, lambda k: k, nth
+        )
+        np.testing.assert_array_equal(host.noise_keys[0], expected[3][num_appended])
+        np.testing.assert_array_equal(host.noise_keys[1:-1], expected[1][num_appended : num_appended + width])
+        for row in (1, 3):
+            batch.append(row, *[7] * (width // 2 + 1))
+        num_appended += width // 2 + 1
+
+
+def test_no_request_has_more_drafts_than_there_are_keys_for() -> None:
+    assert MAX_DRAFT_TOKENS + 1 <= MAX_ROWS

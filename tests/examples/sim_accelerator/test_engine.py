@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from draft_oracle import draft_all_right, draft_all_wrong, draft_at_random
+from engine.draft_answers import answers, drafted_answers
 from tiny_chat_model import make_tiny_chat_model
 
 from core_engine import LLM, SamplingParams
@@ -62,6 +64,17 @@ def test_a_small_pool_changes_nothing(model: str, sim: LLM) -> None:
     with LLM(model, backend="sim", **SETTINGS | {"kv_cache_bytes": 10 * block_bytes}) as tight:
         assert tokens(tight, params, PROMPTS[:4]) == roomy
         assert tight.engine.core.scheduler.stats().num_preemptions > 0
+
+
+def test_drafts_change_no_token_and_compile_nothing(model: str, sim_installed: None) -> None:
+    # Strict shapes: whatever warm-up did not prepare is an error.
+    settings = SETTINGS | {"max_num_seqs": 16}
+    with LLM(model, backend="cpu", **settings) as cpu:
+        expected = answers(cpu)
+    with LLM(model, backend="sim", num_draft_tokens=5, **settings) as sim:
+        for plan in (draft_all_right, draft_all_wrong, draft_at_random(1)):
+            assert drafted_answers(sim, expected, plan) == expected
+        assert sim.engine.core.scheduler.stats().num_accepted_tokens > 0
 
 
 def test_logprobs_are_reported_as_asked(sim: LLM) -> None:
