@@ -9,6 +9,7 @@ from typing import Any
 from core_engine._text import error_line
 from core_engine.errors import ModelLoadError, UnsupportedModel
 from core_engine.models._quiet import quiet_transformers
+from core_engine.models.json_file import read_json
 
 __all__ = ["is_text_part", "read_transformers_config", "require_gguf", "text_causal_lm"]
 
@@ -84,16 +85,9 @@ def is_text_part(text: Any, config: Any) -> bool:
 
 
 def _check_config_file(path: Path, trust_remote_code: bool) -> None:
-    import json
-
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelLoadError(
-            f"{str(path.parent)!r} holds no config.json, so it is no model directory"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read {str(path)!r}: {error_line(error)}") from error
+    if not path.exists():
+        raise ModelLoadError(f"{str(path.parent)!r} holds no config.json, so it is no model directory")
+    content = read_json(path)
     if not isinstance(content, dict):
         raise ModelLoadError(f"{str(path)!r} does not hold a JSON object")
     model_type = content.get("model_type")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from core_engine._text import error_line
 from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
 from core_engine.errors import ModelLoadError, UnsupportedModel
 from core_engine.models.causal_lm import read_transformers_config, text_causal_lm
+from core_engine.models.json_file import read_json
 from core_engine.models.locate import WEIGHT_PATTERNS, ModelFiles, locate_model
 from core_engine.models.shards import check_shards
 
@@ -44,7 +44,7 @@ def read_model_config(config: EngineConfig) -> ModelConfig:
         num_attention_heads=_attention_heads(sizes),
         max_position_embeddings=_optional_number(sizes, "max_position_embeddings"),
         eos_token_ids=_eos_token_ids(full, text, files.directory),
-        weight_file_bytes=sum(file.stat().st_size for file in weights),
+        weight_file_bytes=sum(_size(file) for file in weights),
     )
 
 
@@ -71,6 +71,13 @@ def _weight_files(files: ModelFiles, config: EngineConfig) -> list[Path]:
         )
     check_shards(files.directory, "pickle")
     return pickled
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:  # a link to nothing, or to itself
+        raise ModelLoadError(f"cannot read the weight file {str(file)!r}: {error_line(error)}") from error
 
 
 def _refuse_quantized(full: Any) -> None:
@@ -133,10 +140,7 @@ def _eos_token_ids(full: Any, text: Any, directory: Path) -> tuple[int, ...]:
     sources = [getattr(full, "eos_token_id", None), getattr(text, "eos_token_id", None)]
     generation = directory / "generation_config.json"
     if generation.is_file():
-        try:
-            content = json.loads(generation.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ModelLoadError(f"cannot read {str(generation)!r}: {error_line(error)}") from error
+        content = read_json(generation)
         sources.append(content.get("eos_token_id") if isinstance(content, dict) else None)
     return tuple(sorted({token for source in sources for token in _ids(source)}))
 

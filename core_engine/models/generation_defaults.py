@@ -32,7 +32,7 @@ def read_generation_defaults(model: ModelConfig) -> dict[str, Any]:
         raise ModelLoadError(f"cannot read {path}: {error_line(error)}. Mend it or delete it") from error
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} is not valid JSON: {error}. Mend it or delete it") from None
     if not isinstance(content, dict):
         raise ModelLoadError(f"{path} must hold a JSON object. Mend it or delete it")

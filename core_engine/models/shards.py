@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from core_engine._text import error_line
 from core_engine.errors import ModelLoadError
+from core_engine.models.json_file import read_json
 
 __all__ = ["check_shards"]
 
@@ -24,7 +24,7 @@ def check_shards(directory: Path, kind: str) -> list[Path]:
     if not index.is_file() or (directory / _WHOLE[kind]).is_file():
         return []
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(read_json(index)["weight_map"].values()))
         missing = [name for name in names if not (directory / name).is_file()]
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelLoadError(f"cannot read {str(index)!r}: {error_line(error)}") from error

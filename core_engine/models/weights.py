@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from core_engine._text import error_line
-from core_engine.errors import ModelLoadError
+from core_engine.errors import CoreEngineError, ModelLoadError
 from core_engine.models._quiet import quiet_transformers
 from core_engine.models.attention_hook import ATTENTION_NAME
 from core_engine.models.causal_lm import require_gguf
@@ -80,7 +80,10 @@ def read_weights(
                 local_files_only=True,
                 **keywords,
             )
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except CoreEngineError:  # of a layer transform
+            raise
+        # transformers, torch and the readers of the formats raise many kinds, by the kind of damage.
+        except Exception as error:
             raise ModelLoadError(
                 f"cannot load the weights in {str(source.directory)!r}: {error_line(error)}"
             ) from error

@@ -52,9 +52,10 @@ def test_eos_ids_are_the_union_of_both_files(make_tiny: Any) -> None:
     assert read(directory).eos_token_ids == (7, 9, 11)
 
 
-def test_a_damaged_config_is_named(make_tiny: Any) -> None:
+@pytest.mark.parametrize("text", ['{"model_type": "llama",', "[" * 100_000], ids=["cut-off", "too-deep"])
+def test_a_damaged_config_is_named(make_tiny: Any, text: str) -> None:
     directory = make_tiny("llama")
-    (directory / "config.json").write_text('{"model_type": "llama",')
+    (directory / "config.json").write_text(text)
 
     with pytest.raises(ModelLoadError, match=r"cannot read '.*config\.json'"):
         read(directory)

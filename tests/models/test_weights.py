@@ -66,6 +66,28 @@ def test_a_cut_off_file_is_named(make_tiny: Any) -> None:
         load(directory)
 
 
+@pytest.mark.parametrize("target", ["nowhere", "model.safetensors"], ids=["dangling", "to-itself"])
+def test_a_link_that_leads_nowhere_is_named(make_tiny: Any, target: str) -> None:
+    directory = make_tiny("llama")
+    path = directory / "model.safetensors"
+    path.unlink()
+    path.symlink_to(directory / target)
+
+    with pytest.raises(ModelLoadError, match=r"cannot read the weight file '.*model\.safetensors'"):
+        read_model_config(EngineConfig(model=str(directory)))
+
+
+def test_a_damaged_pickle_is_named(make_tiny: Any) -> None:
+    directory = make_tiny("llama")
+    (directory / "model.safetensors").unlink()
+    (directory / "pytorch_model.bin").write_bytes(b"no pickle")
+
+    config = EngineConfig(model=str(directory), allow_pickled_weights=True)
+    facts = read_model_config(config)
+    with pytest.raises(ModelLoadError, match="cannot load the weights in"):
+        load_model(config, facts, dtype="float32", progress=False)
+
+
 def test_a_missing_shard_is_named(make_tiny: Any) -> None:
     directory = make_tiny("llama")
     first, second = shard(directory)
