@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 class LLMEngine:
     """One started engine with its text side; a caller adds requests and steps until they are finished.
 
+    Threads may share it: one call at a time changes its state, and a step computes for all of them.
     Tokenizer and sampling defaults are read before any weight. Raises what `prepare_engine` and
     `start_engine` raise.
     """
@@ -46,6 +49,8 @@ class LLMEngine:
         # A sequence's id in the core → its request and its index.
         self._sequences: dict[str, tuple[RequestState, int]] = {}
         self._closed = False
+        self._lock = threading.Lock()
+        self._abandoned: deque[str] = deque()
 
     def add(
         self,
@@ -60,8 +65,16 @@ class LLMEngine:
         naming the prompt's place when there are several, and then none of them is queued. With
         ``stream`` each step's gain is kept for ``take_chunks``.
         """
-        backend = self.started.selection.backend
-        listed, checked = list(requests), []
+        if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**63) <= priority < 2**63:
+            raise InvalidRequest(f"priority must be an integer of 64 bits, got {priority!r}", "priority")
+        with self._lock:
+            self._add(list(requests), priority, stream)
+
+    def _add(
+        self, listed: list[tuple[str, TokenizedPrompt, SamplingParams]], priority: int, stream: bool
+    ) -> None:
+        self._discard_abandoned()
+        backend, checked = self.started.selection.backend, []
         for place, (request_id, prompt, params) in enumerate(listed):
             try:
                 if request_id in self._states:
@@ -82,7 +95,7 @@ class LLMEngine:
                     self.core.add(sequence)
                     self._sequences[sequence.request_id] = (state, index)
         except BaseException:
-            self.discard(added)
+            self._discard(added)
             raise
 
     def step(self) -> None:
@@ -91,28 +104,32 @@ class LLMEngine:
         Raises `EngineClosed` after ``shutdown``, and the failure of a step, whose requests then end with
         "error".
         """
-        self.check_open()
-        try:
-            self._take(self.core.step())
-        except BaseException:
-            self._take(self.core.take_failed())
-            raise
+        with self._lock:
+            self.check_open()
+            self._discard_abandoned()
+            try:
+                self._take(self.core.step())
+            except BaseException:
+                self._take(self.core.take_failed())
+                raise
 
     def take_finished(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """Return those of ``request_ids`` that have finished, each once."""
-        return [
-            self._states.pop(request_id).output
-            for request_id in request_ids
-            if request_id in self._states and self._states[request_id].output.finished
-        ]
+        with self._lock:
+            return [
+                self._states.pop(request_id).output
+                for request_id in request_ids
+                if request_id in self._states and self._states[request_id].output.finished
+            ]
 
     def take_chunks(self, request_id: str) -> list[StreamChunk]:
         """Return what a streamed request has gained since the last call; nothing for an unknown one."""
-        state = self._states.get(request_id)
-        if state is None:
-            return []
-        chunks, state.chunks = state.chunks, []
-        return chunks
+        with self._lock:
+            state = self._states.get(request_id)
+            if state is None:
+                return []
+            chunks, state.chunks = state.chunks, []
+            return chunks
 
     def is_open(self, request_id: str) -> bool:
         """Say whether a request is known and unfinished."""
@@ -121,6 +138,26 @@ class LLMEngine:
 
     def discard(self, request_ids: Iterable[str]) -> None:
         """Forget requests; those that still run are aborted. Unknown ids are ignored."""
+        with self._lock:
+            self._discard(request_ids)
+
+    def abandon(self, request_id: str) -> None:
+        """Discard a request at once, or with the next call where one is in progress.
+
+        For collectors of garbage, which may come in the midst of this very engine's step.
+        """
+        self._abandoned.append(request_id)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._discard_abandoned()
+            finally:
+                self._lock.release()
+
+    def _discard_abandoned(self) -> None:
+        while self._abandoned:
+            self._discard([self._abandoned.popleft()])
+
+    def _discard(self, request_ids: Iterable[str]) -> None:
         states = [state for request_id in request_ids if (state := self._states.pop(request_id, None))]
         gone = [name for name, (state, _) in self._sequences.items() if state in states] if states else []
         for name in gone:
@@ -135,10 +172,11 @@ class LLMEngine:
 
     def shutdown(self) -> None:
         """End the engine; safe to call twice."""
-        self._closed = True
-        self._states.clear()
-        self._sequences.clear()
-        self.core.shutdown()
+        with self._lock:
+            self._closed = True
+            self._states.clear()
+            self._sequences.clear()
+            self.core.shutdown()
 
     def _take(self, core_outputs: Iterable[CoreOutput]) -> None:
         stopped = []

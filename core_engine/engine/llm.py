@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -29,8 +30,8 @@ class LLM:
     """Runs a model in this process.
 
     ``options`` are the fields of `core_engine.config.EngineConfig`, e.g. ``backend``, ``dtype``,
-    ``max_model_len``. Use it as a context manager, or call ``close`` to give the memory back. One
-    thread at a time.
+    ``max_model_len``. Use it as a context manager, or call ``close`` to give the memory back. Threads
+    may share it: their requests are computed together.
 
     Raises `ConfigError`, `ModelError` or `PluginError` when the engine cannot start; nothing is left
     behind then.
@@ -38,7 +39,7 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         self._engine: LLMEngine | None = LLMEngine(make_config(model, options))
-        self._next_id = 0
+        self._ids = itertools.count(1)
 
     @property
     def engine(self) -> LLMEngine:
@@ -112,8 +113,7 @@ class LLM:
         return replace(self.engine.prompts.tokenize(token_ids), text=text)
 
     def _new_id(self) -> str:
-        self._next_id += 1
-        return str(self._next_id)
+        return str(next(self._ids))
 
     def _run(
         self,

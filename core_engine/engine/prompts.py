@@ -74,11 +74,18 @@ class PromptProcessor:
         return TokenizedPrompt(None, self._check_ids(list(prompt)))
 
     def _tokenize_object(self, prompt: Mapping[str, Any]) -> TokenizedPrompt:
-        if unknown := sorted(set(prompt) - {"prompt", "prompt_token_ids"}):
-            raise InvalidRequest(
-                f"unknown key {unknown[0]!r} in a prompt; possible: prompt, prompt_token_ids", "prompt"
-            )
+        for key in prompt:
+            if key not in ("prompt", "prompt_token_ids"):
+                raise InvalidRequest(
+                    f"unknown key {key!r} in a prompt; possible: prompt, prompt_token_ids", "prompt"
+                )
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if not isinstance(text, str | None):
+            raise InvalidRequest(f"'prompt' of a prompt must be text, got {type(text).__name__}", "prompt")
+        if isinstance(ids, str | Mapping):
+            raise InvalidRequest(
+                f"'prompt_token_ids' of a prompt must be token ids, got {type(ids).__name__}", "prompt"
+            )
         if ids is not None:
             # Token ids that come with their text are taken as they are.
             return TokenizedPrompt(text, self.tokenize(ids).token_ids)

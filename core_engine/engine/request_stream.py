@@ -50,4 +50,4 @@ class RequestStream(Iterator["StreamChunk"]):
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        self._engine.abandon(self._request_id)

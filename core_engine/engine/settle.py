@@ -15,6 +15,9 @@ from core_engine.scheduler.plugins import load_policy
 
 __all__ = ["settle_config"]
 
+#: Counts travel in 32 bits, sizes in 64.
+_MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
+
 
 def settle_config(
     config: EngineConfig, model: ModelConfig, capabilities: Capabilities, backend: str
@@ -127,6 +130,9 @@ def _check_numbers(config: EngineConfig, model: ModelConfig) -> None:
         value = getattr(config, field)
         if value is not None and value < least:
             raise ConfigError(f"{field} must be at least {least}, got {value}")
+        most = _MOST_BYTES if field == "kv_cache_bytes" else _MOST
+        if value is not None and value > most:
+            raise ConfigError(f"{field} must be at most {most}, got {value}")
     if not 0 <= config.num_draft_tokens <= MAX_DRAFT_TOKENS:
         raise ConfigError(
             f"num_draft_tokens must be between 0 and {MAX_DRAFT_TOKENS}, got {config.num_draft_tokens}"

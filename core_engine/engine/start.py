@@ -11,6 +11,7 @@ from core_engine.backends.selection import Selection, select_backend
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.engine.core import EngineCore
 from core_engine.engine.settle import settle_config
+from core_engine.errors import CoreEngineError
 from core_engine.executor.start import create_executor
 from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.plan import plan_kv_cache
@@ -108,7 +109,10 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
         config = replace(config, max_model_len=kv_config.max_model_len)
         scheduler = UnifiedScheduler(config, KVCacheManager(kv_config), capabilities)
     except BaseException:
-        executor.shutdown()
+        try:
+            executor.shutdown()
+        except CoreEngineError as error:  # the first failure is the one to tell
+            logger.warning("the worker did not shut down: %s", error)
         raise
     table = StartTable.build(
         budget, kv_config, kv_cache_bytes=kv_cache_bytes, load_seconds=time.perf_counter() - started_s

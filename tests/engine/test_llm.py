@@ -164,6 +164,10 @@ def test_a_repeated_prompt_reads_its_prefix_from_the_cache(llm: LLM) -> None:
         ([[5, "six"]], "token ids must be integers"),
         (["fine", 3.5], "must be text or a list of token ids"),
         ({"text": "hello"}, "unknown key 'text'"),
+        ({1: "hello", "text": "hello"}, "unknown key 1"),
+        ({"prompt": 5, "prompt_token_ids": [1]}, "'prompt' of a prompt must be text, got int"),
+        ({"prompt": {"prompt": "hello"}}, "'prompt' of a prompt must be text, got dict"),
+        ({"prompt_token_ids": "hello"}, "'prompt_token_ids' of a prompt must be token ids, got str"),
         ({}, "a prompt object needs 'prompt'"),
         (7, "prompts must be text"),
         (b"hello", "must be text or a list of token ids, got bytes"),
@@ -200,6 +204,12 @@ def test_params_of_another_type_are_refused(llm: LLM, params: object) -> None:
         llm.generate(["a", "b"], params)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest):
         llm.stream("a", params)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("priority", ["high", None, True, 1.0, 2**63])
+def test_a_priority_is_an_integer(llm: LLM, priority: object) -> None:
+    with pytest.raises(InvalidRequest, match="priority must be an integer of 64 bits"):
+        llm.generate("a", GREEDY, priority=priority)  # type: ignore[arg-type]
 
 
 def test_under_the_priority_policy_the_smaller_number_runs_first(tiny_model: Path) -> None:

@@ -65,6 +65,8 @@ def test_what_was_asked_for_by_name_and_is_not_offered_names_the_backend(
         ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens"),
         ({"max_model_len": 1}, "max_model_len must be at least 2"),
+        ({"max_num_seqs": 10**30}, "max_num_seqs must be at most 2147483647"),
+        ({"kv_cache_bytes": 10**30}, "kv_cache_bytes must be at most 9223372036854775807"),
         ({"max_model_len": 4096}, "2048 positions"),
         ({"device_memory_utilization": 1.5}, "device_memory_utilization"),
         ({"seed": -1}, "seed"),
