@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
-from core_engine.backends.plugin_code import describe_failure
+from core_engine.backends.plugin_code import describe_failure, describe_value
 from core_engine.errors import ContractError, CoreEngineError, EngineError
+from core_engine.executor.codec import WORKER_CALLS
 from core_engine.extensions.loading import load_extension
 from core_engine.hookspecs.worker import WorkerApi
 from core_engine.plugin._markers import WORKER_PROJECT
@@ -26,15 +27,35 @@ class _WorkerHooks(HookManager):
     """The worker's hooks, which may run anybody's code; see `WorkerHost`."""
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call ``hook``; foreign exceptions become `EngineError`, naming hook and wrappers."""
+        """Call ``hook``; foreign exceptions become `EngineError`, wrong results `ContractError`.
+
+        Both name the hook and the extensions that wrap it.
+        """
         try:
-            return super().call(hook, **arguments)
+            result = super().call(hook, **arguments)
         except (CoreEngineError, KeyboardInterrupt):
             raise
         except BaseException as failure:
-            wrappers = [i.plugin_name for i in getattr(self.hook, hook).get_hookimpls() if i.wrapper]
-            wrapped = f", wrapped by {', '.join(wrappers)}," if wrappers else ""
-            raise EngineError(f"the worker's {hook}{wrapped} raised {describe_failure(failure)}") from failure
+            raise EngineError(f"{self._subject(hook)} raised {describe_failure(failure)}") from failure
+        if not _fits(hook, result):
+            raise ContractError(
+                f"{self._subject(hook)} returned {describe_value(result)}; it must return what "
+                f"WorkerApi.{hook} says"
+            )
+        return result
+
+    def _subject(self, hook: str) -> str:
+        wrappers = [i.plugin_name for i in getattr(self.hook, hook).get_hookimpls() if i.wrapper]
+        wrapped = f", wrapped by {', '.join(wrappers)}," if wrappers else ""
+        return f"the worker's {hook}{wrapped}"
+
+
+def _fits(hook: str, result: object) -> bool:
+    """Say whether ``result`` is of the type that can cross to another process, whether it does or not."""
+    if hook == "execute_model":
+        return callable(getattr(result, "result", None))
+    spec = WORKER_CALLS.get(hook)
+    return spec is None or isinstance(result, get_origin(spec.result) or spec.result)
 
 
 class WorkerHost(WorkerFacade):

@@ -66,6 +66,24 @@ def test_a_foreign_exception_of_a_hook_becomes_an_error_of_the_engine(
         host.load_model()
 
 
+@pytest.mark.parametrize("hook", ["init_device", "load_model", "get_kv_cache_spec", "shutdown"])
+def test_a_result_of_a_wrong_type_breaks_the_contract(
+    fake: Backend, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    monkeypatch.setattr(fake_worker.FakeWorker, hook, lambda self: "done")
+    host = WorkerHost(fake, fake_worker_context())
+    with pytest.raises(ContractError, match=f"the worker's {hook} returned 'done' of type str"):
+        getattr(host, hook)()
+
+
+def test_a_step_without_a_handle_breaks_the_contract(
+    fake: Backend, monkeypatch: pytest.MonkeyPatch, first_step: SchedulerOutput
+) -> None:
+    monkeypatch.setattr(fake_worker.FakeWorker, "execute_model", lambda self, scheduler_output: [1])
+    with pytest.raises(ContractError, match=r"the worker's execute_model returned \[1\] of type list"):
+        WorkerHost(fake, fake_worker_context()).execute_model(first_step)
+
+
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), DeviceLost("no link")])
 def test_an_interrupt_and_the_engines_own_errors_pass(
     fake: Backend, monkeypatch: pytest.MonkeyPatch, failure: BaseException
