@@ -8,29 +8,31 @@ nothing outside attention may mix tokens. What a model's class says of itself is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributions import Distribution
-from torch.fx.experimental import _config as fx_config
 
 from core_engine._text import error_line
 from core_engine.attention.base import LayerParams
 from core_engine.errors import UnsupportedModel
 from core_engine.kv_cache.specs import KVCacheSpec
-from core_engine.models.attention_hook import ATTENTION_NAME, ATTRIBUTE, register_attention
 from core_engine.models.logits import make_logits_function
-from core_engine.models.mask_probe import kind_of, probe_mask
+from core_engine.models.mask_probe import kind_of
+from core_engine.models.probing_passes import (
+    AttentionCall,
+    Refusal,
+    recorded_calls,
+    run_engine,
+    run_probe,
+    without_data,
+)
 from core_engine.models.rotary import fix_longrope, refuse_dynamic_rotary
-from core_engine.models.signatures import accepted_arguments, takes_argument
-from core_engine.models.token_mixing import TokenMixingProbe, probe_length
+from core_engine.models.signatures import takes_argument
+from core_engine.models.token_mixing import probe_length
 
 __all__ = ["Findings", "FoundLayer", "find_layers"]
 
-_PROBE_NAME = "core_engine_probe"
 #: Arguments of an attention call that the finder understands or that change nothing.
 _KNOWN_ARGUMENTS = frozenset(
     {"scaling", "softcap", "s_aux", "sliding_window", "dropout", "is_causal", "position_ids", "use_cache",
@@ -88,46 +90,6 @@ class Findings:
     logits_backbone_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of attention during a probing pass; holds its tensors so that identity stays unique."""
-
-    name: str
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    mask: torch.Tensor | None = None
-    arguments: dict[str, Any] | None = None
-    sinks: torch.Tensor | None = None
-
-
-class _Recorder:
-    """Stands in for a module's attention object during the probing passes."""
-
-    def __init__(self, name: str, calls: list[_Call]) -> None:
-        self.name = name
-        self.calls = calls
-
-    def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        self.calls.append(_Call(self.name, query, key, value, sinks=sinks))
-        return query.new_empty(query.shape[0], query.shape[1], value.shape[2])
-
-
-def _probe_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **arguments: Any,
-) -> tuple[torch.Tensor, None]:
-    recorder: Any = module.core_engine_attention
-    recorder.calls.append(_Call(recorder.name, query, key, value, attention_mask, arguments))
-    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
-
-
 def find_layers(model: Any) -> Findings:
     """Run the probing passes over ``model``, which lies on the meta device, and return its layers.
 
@@ -142,10 +104,6 @@ def find_layers(model: Any) -> Findings:
         raise UnsupportedModel(f"{kind} is not supported: {refusal}") from None
 
 
-class Refusal(Exception):
-    """Why a model is refused; turned into `UnsupportedModel` with the model's name."""
-
-
 def _find(model: Any) -> Findings:
     config = model.config.get_text_config()
     if getattr(model.config, "is_encoder_decoder", False):
@@ -157,11 +115,11 @@ def _find(model: Any) -> Findings:
     refuse_dynamic_rotary(model)
     fix_longrope(model, max_model_len=1)  # any choice will do: only that there is one matters here
     num_tokens = probe_length(model)
-    with _recorders(model) as calls:
-        _run_probe(model, backbone, num_tokens)
+    with recorded_calls(model) as calls:
+        run_probe(model, backbone, num_tokens)
         layers = _read_calls(list(calls), config)
         calls.clear()
-        _run_engine(model, backbone, num_tokens)
+        run_engine(model, backbone, num_tokens)
         if [call.name for call in calls] != [layer.name for layer in layers]:
             raise Refusal("it calls attention otherwise when it gets no mask")
     logits_backbone = _check_logits(model, backbone_name, config)
@@ -187,91 +145,7 @@ def _refuse_other_layers(config: Any) -> None:
         raise Refusal(f"some of its layers are {' and '.join(sorted(kinds))}")
 
 
-@contextmanager
-def _recorders(model: torch.nn.Module) -> Iterator[list[_Call]]:
-    calls: list[_Call] = []
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        setattr(module, ATTRIBUTE, _Recorder(name, calls))
-    try:
-        yield calls
-    finally:
-        for module in modules.values():
-            delattr(module, ATTRIBUTE)
-
-
-def _run_probe(model: Any, backbone: torch.nn.Module, num_tokens: int) -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(_PROBE_NAME, _probe_attention)
-    AttentionMaskInterface.register(_PROBE_NAME, probe_mask)
-    model.set_attn_implementation(_PROBE_NAME)
-    # With a mask of ones transformers does not look for packed sequences, which needs real positions.
-    mask = torch.ones(1, num_tokens, dtype=torch.int64, device="meta")
-    _forward(backbone, num_tokens, attention_mask=mask)
-
-
-def _run_engine(model: Any, backbone: torch.nn.Module, num_tokens: int) -> None:
-    register_attention()
-    model.set_attn_implementation(ATTENTION_NAME)
-    with TokenMixingProbe(num_tokens) as probe:
-        _forward(backbone, num_tokens)
-    if probe.found is not None:
-        raise Refusal(f"it mixes tokens outside attention ({probe.found})")
-
-
-def _forward(backbone: torch.nn.Module, num_tokens: int, **extra: Any) -> None:
-    ids = torch.zeros(1, num_tokens, dtype=torch.int64, device="meta")
-    positions = torch.zeros_like(ids)
-    arguments = accepted_arguments(backbone, {"use_cache": False, **extra})
-    try:
-        with _without_data(), _watched_position_tables(backbone, positions):
-            backbone(input_ids=ids, position_ids=positions, **arguments)
-    except Refusal:
-        raise
-    except Exception as error:
-        if any(isinstance(module, torch.nn.Conv1d) for module in backbone.modules()):
-            raise Refusal("it has convolutions or state-space layers along the tokens") from error
-        raise Refusal(
-            f"its forward pass does not run without data ({type(error).__name__}: {error_line(error, 160)})"
-        ) from error
-
-
-@contextmanager
-def _watched_position_tables(backbone: torch.nn.Module, positions: torch.Tensor) -> Iterator[None]:
-    """Refuse a table of positions with a padding row: such models count from that row, over real tokens."""
-
-    def check(table: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-        if arguments and arguments[0] is positions and getattr(table, "padding_idx", None) is not None:
-            raise Refusal("its positions are counted from a padding row, over the tokens that are no padding")
-
-    tables = [module for module in backbone.modules() if isinstance(module, torch.nn.Embedding)]
-    handles = [table.register_forward_pre_hook(check) for table in tables]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _without_data() -> Iterator[None]:
-    """Let code run on the meta device that looks at values in ways which change no shape of attention."""
-    checks = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        # Loops over the experts that were hit ask for the places of non-zero elements.
-        with (
-            torch.device("meta"),
-            torch.no_grad(),
-            fx_config.patch(meta_nonzero_assume_all_nonzero=True),  # type: ignore[attr-defined]
-        ):
-            yield
-    finally:
-        Distribution.set_default_validate_args(checks)
-
-
-def _read_calls(calls: list[_Call], config: Any) -> list[FoundLayer]:
+def _read_calls(calls: list[AttentionCall], config: Any) -> list[FoundLayer]:
     expected = config.num_hidden_layers
     if len({call.name for call in calls}) != len(calls):
         raise Refusal("it runs the same attention layer more than once")
@@ -284,7 +158,7 @@ def _read_calls(calls: list[_Call], config: Any) -> list[FoundLayer]:
     return layers
 
 
-def _read_call(call: _Call, owner: str | None) -> FoundLayer:
+def _read_call(call: AttentionCall, owner: str | None) -> FoundLayer:
     arguments = call.arguments or {}
     odd = sorted(
         name
@@ -338,7 +212,7 @@ def _check_logits(model: Any, backbone_name: str, config: Any) -> str:
 
 
 def _shape_of_logits(model: Any, name: str, rows: torch.Tensor) -> str:
-    with _without_data():
+    with without_data():
         logits = make_logits_function(model, name)(rows)
     if logits.dim() != 2 or logits.shape[0] != rows.shape[0]:
         raise Refusal(f"its logits have shape {tuple(logits.shape)} for {rows.shape[0]} rows")
