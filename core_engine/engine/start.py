@@ -103,6 +103,7 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
             block_size=config.block_size or capabilities.block_sizes[0],
             max_model_len=config.max_model_len,
             longest_model_len=model.max_position_embeddings,
+            max_step_tokens=config.max_num_batched_tokens,
         )
         kv_cache_bytes = executor.initialize_cache(kv_config)
         executor.compile_or_warm_up_model()

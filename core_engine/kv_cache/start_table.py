@@ -19,7 +19,9 @@ class StartTable:
     kv_cache_bytes: int
     #: How the bytes for the KV cache were found.
     kv_cache_rule: str
+    #: Tokens of requests of ``max_model_len`` that the pool holds at once, and how many such requests.
     num_kv_tokens: int
+    max_concurrency: float
     max_model_len: int
     #: From the start of loading to ready.
     load_seconds: float
@@ -34,15 +36,11 @@ class StartTable:
             activation_bytes=budget.activation_bytes,
             kv_cache_bytes=kv_cache_bytes,
             kv_cache_rule=budget.rule,
-            num_kv_tokens=config.num_tokens,
+            num_kv_tokens=round(config.max_concurrency * config.max_model_len),
+            max_concurrency=config.max_concurrency,
             max_model_len=config.max_model_len,
             load_seconds=load_seconds,
         )
-
-    @property
-    def max_concurrency(self) -> float:
-        """How many requests of ``max_model_len`` tokens the pool holds at once."""
-        return self.num_kv_tokens / self.max_model_len
 
     def lines(self) -> list[str]:
         """Return the table, one row a line, names left and numbers right."""

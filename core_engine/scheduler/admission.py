@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from core_engine.scheduler.request import RequestState, RequestStatus
 
 if TYPE_CHECKING:
-    from core_engine.kv_cache.manager import KVCacheManager
+    from core_engine.kv_cache.manager import CachedPrefix, GroupBlocks, KVCacheManager
     from core_engine.scheduler.limits import SchedulerLimits
     from core_engine.scheduler.roster import Roster
     from core_engine.scheduler.step_budget import StepBudget
@@ -27,7 +25,7 @@ class Admitted:
     #: Tokens to compute in this step.
     granted: list[int] = field(default_factory=list)
     #: The whole block table.
-    blocks: list[list[int]] = field(default_factory=list)
+    blocks: list[GroupBlocks] = field(default_factory=list)
     #: Those of ``requests`` that the runner does not know, and those it does.
     new: list[RequestState] = field(default_factory=list)
     resumed: list[RequestState] = field(default_factory=list)
@@ -56,7 +54,7 @@ class Admission:
                 break  # preempted, and its last steps are still in flight
             cached = self._find_cached_prefix(request)
             num_tokens, num_cached = len(request.tokens), len(cached) * kv.block_size
-            num_needed = promised + kv.num_blocks_for(num_tokens) - len(cached)
+            num_needed = promised + kv.num_blocks_to_come(num_tokens, len(cached), cached.num_null)
             granted = budget.take(
                 num_tokens - num_cached, partial(self._short_demand, num_seats=1, num_blocks=num_needed)
             )
@@ -64,7 +62,8 @@ class Admission:
                 index += 1  # a long prompt waits for its share; shorter ones behind it need not
                 continue
             # The rest of a prompt keeps its place, so that prompts in progress never evict each other.
-            num_rest = kv.num_blocks_for(num_tokens) - kv.num_blocks_for(num_cached + granted)
+            num_entries = -(-(num_cached + granted) // kv.block_size)
+            num_rest = kv.num_blocks_to_come(num_tokens, num_entries, cached.num_null)
             blocks = granted and kv.allocate(
                 request.blocks, num_cached + granted, cached=cached, keep_free=promised + num_rest
             )
@@ -111,9 +110,9 @@ class Admission:
     def _reads_cache(self, request: RequestState) -> bool:
         return self._limits.prefix_caching and not request.wants_prompt_logprobs
 
-    def _find_cached_prefix(self, request: RequestState) -> list[int]:
+    def _find_cached_prefix(self, request: RequestState) -> CachedPrefix:
         if not self._reads_cache(request):
-            return []
+            return self._kv.no_prefix()
         # The last token is computed in any case: its logits are what is sampled from.
         return self._kv.find_cached_prefix(request.blocks, request.tokens, len(request.tokens) - 1)
 
@@ -125,6 +124,10 @@ class Admission:
 
     def num_promised_blocks(self) -> int:
         """How many blocks the running requests still need for the tokens that they have."""
-        columns, slots = self._roster.columns, self._roster.running_set.slots
-        missing = np.maximum(columns.num_tokens[slots] - columns.capacity[slots], 0)
-        return int((-(-missing // self._kv.block_size)).sum())
+        columns, running = self._roster.columns, self._roster.running_set
+        num_tokens = columns.num_tokens[running.slots]
+        total = 0
+        for row in (num_tokens > columns.capacity[running.slots]).nonzero()[0].tolist():
+            blocks = running.requests[row].blocks
+            total += self._kv.num_blocks_to_come(int(num_tokens[row]), len(blocks), blocks.num_null)
+        return total

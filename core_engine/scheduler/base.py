@@ -72,13 +72,13 @@ class QueueScheduler(Scheduler):
         config = self.kv.config
         if request.request_id in self.roster.requests:
             raise InvalidRequest(f"request id {request.request_id!r} is in use; choose another", "request_id")
-        check_prompt(request, config)
+        check_prompt(request, config.max_model_len, self.kv.num_tokens)
         state = RequestState(
             request,
             order_of(self.policy, request, self._num_added),
             self.kv.new_table(request.extra_keys),
             max_model_len=config.max_model_len,
-            pool_tokens=config.num_tokens,
+            pool_tokens=self.kv.num_tokens,
         )
         if self.drafts is not None:
             state.drafter = self.drafts.new_drafter(state)
@@ -139,8 +139,12 @@ class QueueScheduler(Scheduler):
         blocks = self.kv.allocate(request.blocks, num_tokens, keep_free=keep_free)
         if blocks is None:
             return False
-        rows.new_blocks[row] = rows.new_blocks.get(row, []) + blocks
-        self.columns.capacity[request.slot] += len(blocks) * self.kv.block_size
+        gained = rows.new_blocks.get(row)
+        if gained is not None:
+            rows.new_blocks[row] = [old + new for old, new in zip(gained, blocks, strict=True)]
+        else:
+            rows.new_blocks[row] = blocks
+        self.columns.capacity[request.slot] += len(blocks[0]) * self.kv.block_size
         return True
 
     def grow(self, rows: StepRows, ends: IntArray, capacity: IntArray) -> None:
@@ -174,7 +178,7 @@ class QueueScheduler(Scheduler):
             request_ids=rows.request_ids,
             num_scheduled_tokens=rows.granted,
             num_computed_tokens=computed,
-            new_block_ids=(rows.block_rows(),),
+            new_block_ids=rows.block_rows(len(self.kv.kinds)),
             new_requests=tuple([_new_request(request) for request in admitted.new]),
             resumed_request_ids=tuple([request.request_id for request in admitted.resumed]),
             preempted_request_ids=preempted,
@@ -199,6 +203,8 @@ class QueueScheduler(Scheduler):
         outputs, ended = take_results(record, output, self.columns)
         stale = self.columns.epoch[record.slots] != record.epochs
         self._commit_full_blocks(record, stale)
+        if self.kv.frees_early:
+            self._free_behind_windows(record, stale)
         self.roster.release_drained(record, stale)
         for request in ended:
             self.roster.end(request)
@@ -213,6 +219,16 @@ class QueueScheduler(Scheduler):
             num_known = min(int(record.ends[row]), len(request.tokens))
             self.kv.commit(request.blocks, request.tokens, num_known)
             columns.commit_at[request.slot] = (num_known // block_size + 1) * block_size
+
+    def _free_behind_windows(self, record: StepInFlight, stale: BoolArray) -> None:
+        """Give back what no token reads any more once this step's results are known."""
+        columns = self.columns
+        due = record.ends >= columns.free_at[record.slots]
+        for row in (due & ~stale).nonzero()[0].tolist():
+            request = record.requests[row]
+            # The last known token is computed by a later step.
+            num_processed = min(int(record.ends[row]), len(request.tokens) - 1)
+            columns.free_at[request.slot] = self.kv.free_behind(request.blocks, num_processed)
 
     def _end_failed_steps(self, step_id: int) -> list[CoreOutput]:
         """End what the steps before ``step_id`` held: their updates never came, so they failed."""

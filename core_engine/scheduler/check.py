@@ -25,7 +25,8 @@ class StepChecker:
 
     * Uniqueness: a request stands in a step once, and is new, resumed or known as the step says.
     * Budget: tokens and requests stay within the limits.
-    * Capacity: blocks come from the pool, never the null block, and hold the request's tokens.
+    * Capacity: blocks come from the pool and hold the request's tokens; the null block stands only
+      where a new or resumed request's group needs nothing any more.
     * Length: a request goes on where its last step ended, or at a draft of it, by at least one token and
       at most to max_model_len.
 
@@ -37,6 +38,7 @@ class StepChecker:
 
     def __init__(self, kv: KVCacheConfig, *, max_num_batched_tokens: int, max_num_seqs: int) -> None:
         self._kv = kv
+        self._kinds = kv.kinds
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
         #: By row: tokens computed; -1 before the first step, which may begin behind any cached prefix.
@@ -150,7 +152,7 @@ class StepChecker:
             last_ends = np.clip(computed, last_ends - self._num_drafts[rows], last_ends)
         for group, blocks in enumerate(step.new_block_ids):
             if len(blocks.values):
-                self._add_blocks(group, rows, blocks)
+                self._add_blocks(group, rows, blocks, computed)
         ends, room = computed + step.num_scheduled_tokens, self._room[rows]
         wrong = (computed != last_ends) | (ends > room) | (step.num_scheduled_tokens < 1)
         if np.count_nonzero(wrong):
@@ -172,12 +174,25 @@ class StepChecker:
             "exceeds max_model_len" if computed + scheduled > self._kv.max_model_len else "has too few blocks"
         )
 
-    def _add_blocks(self, group: int, rows: Slots, blocks: Ragged) -> None:
+    def _add_blocks(self, group: int, rows: Slots, blocks: Ragged, computed: IntArray) -> None:
         pooled = (blocks.values > 0) & (blocks.values < self._kv.num_blocks)
+        if not pooled.all():
+            places = np.repeat(np.arange(len(rows)), np.diff(blocks.offsets))
+            num_null = np.zeros(len(rows), dtype=np.int32)
+            for row in np.unique(places[~pooled & (self._ends[rows] < 0)[places]]).tolist():
+                num_null[row] = self._num_null(group, blocks.row(row), int(computed[row]))
+            pooled |= np.arange(len(places)) - blocks.offsets[places] < num_null[places]
         _require(bool(pooled.all()), f"blocks {blocks.values[~pooled].tolist()} are not for tokens")
         self._num_blocks[group, rows] += np.diff(blocks.offsets)
         held = self._num_blocks[:, rows].min(axis=0)
         self._room[rows] = np.minimum(held * self._kv.block_size, self._kv.max_model_len)
+
+    def _num_null(self, group: int, blocks: IntArray, num_computed: int) -> int:
+        """Return how many of a whole table's leading entries are rightly the null block."""
+        num_null, kind = 0, self._kinds[group]
+        while num_null < len(blocks) and blocks[num_null] == 0 and kind.freed_at(num_null) <= num_computed:
+            num_null += 1
+        return num_null
 
     def _enter(self, name: str) -> None:
         _require(bool(self._free_rows), f"more requests run than max_num_seqs {self._max_num_seqs}")

@@ -100,10 +100,12 @@ class Drafts:
     def _room(self, rows: StepRows, row: int, num_tokens: int) -> int:
         """Return up to how many of ``num_tokens`` the blocks of ``row`` hold, after growing them if easy.
 
-        A block is taken only if one is left for every running request and for the rest of every prompt.
+        A block is taken only if one is left for every running request and group, and for the rest of every
+        prompt.
         """
         scheduler, slot = self._scheduler, int(rows.slots[row])
         if num_tokens > scheduler.columns.capacity[slot]:
-            spared = scheduler.admission.num_promised_blocks() + len(scheduler.roster.running)
+            spared = scheduler.admission.num_promised_blocks()
+            spared += len(scheduler.roster.running) * len(scheduler.kv.kinds)
             scheduler.take_blocks(rows, row, num_tokens, keep_free=spared)
         return min(num_tokens, int(scheduler.columns.capacity[slot]))

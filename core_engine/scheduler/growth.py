@@ -27,14 +27,14 @@ def grow_rows(
     """Give blocks to the ``short`` rows, in order, so that row ``i`` holds ``ends[i]`` tokens.
 
     Where the pool is dry the policy's victim, any row but the first, loses its blocks, those that it
-    gained in this step included, and leaves the step. While blocks of such requests are held by steps
-    in flight nobody else is preempted: the row sits this step out.
+    gained in this step included, and leaves the step. While steps in flight will free blocks nobody else
+    is preempted: the row sits this step out.
     """
     alive = list(range(len(rows.requests)))
     for row in short:
         # A row that has become a victim is granted nothing any more.
         while rows.granted[row] and not take_blocks(rows, row, int(ends[row])):
-            if roster.num_draining_blocks:
+            if roster.blocks_come_back(rows.slots):
                 rows.granted[row] = 0
                 break
             victim = alive.pop(victim_of(policy, [rows.requests[index] for index in alive]))

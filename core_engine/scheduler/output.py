@@ -59,7 +59,9 @@ class SchedulerOutput:
     #: int32 ``[num_reqs]``: tokens whose keys and values stand in the cache before this step.
     num_computed_tokens: IntArray
     #: One per KV-cache group, row ``i`` the blocks to append to the table of ``request_ids[i]``; for
-    #: new and resumed requests the whole table.
+    #: new and resumed requests the whole table, in which a group's leading entries may be the null block
+    #: (0): no layer of it reads those positions. A block that a group does not need any more may later
+    #: belong to another request, though it still stands in the runner's table.
     new_block_ids: tuple[Ragged, ...]
     #: Requests of this step that the runner has not seen yet.
     new_requests: tuple[NewRequest, ...] = ()

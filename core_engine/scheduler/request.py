@@ -11,7 +11,6 @@ from core_engine.errors import InvalidRequest
 if TYPE_CHECKING:
     from core_engine.engine.messages import CoreRequest
     from core_engine.kv_cache.manager import BlockTable
-    from core_engine.kv_cache.specs import KVCacheConfig
     from core_engine.scheduler.drafter import Drafter
     from core_engine.scheduler.policies import OrderKey
 
@@ -89,20 +88,23 @@ class RequestState:
         return self.request.params.prompt_logprobs is not None
 
 
-def check_prompt(request: CoreRequest, config: KVCacheConfig) -> None:
-    """Raise `InvalidRequest`, with the numbers, for a prompt that can never run."""
-    length, longest = len(request.prompt_token_ids), config.max_model_len - 1
+def check_prompt(request: CoreRequest, max_model_len: int, pool_tokens: int) -> None:
+    """Raise `InvalidRequest`, with the numbers, for a prompt that can never run.
+
+    ``pool_tokens`` is the longest sequence that the pool holds when it is alone.
+    """
+    length, longest = len(request.prompt_token_ids), max_model_len - 1
     if length == 0:
         raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
     if length > longest:
         raise InvalidRequest(
-            f"the prompt has {length} tokens; max_model_len {config.max_model_len} leaves room for {longest} "
+            f"the prompt has {length} tokens; max_model_len {max_model_len} leaves room for {longest} "
             "and one output token; shorten the prompt or raise max_model_len",
             "prompt",
         )
-    if length > config.num_tokens:
+    if length > pool_tokens:
         raise InvalidRequest(
-            f"the prompt has {length} tokens, but the whole KV cache holds {config.num_tokens}; "
+            f"the prompt has {length} tokens, but the whole KV cache holds {pool_tokens}; "
             "shorten the prompt or raise kv_cache_bytes",
             "prompt",
         )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from core_engine.scheduler.columns import NEVER, RequestColumns
+from core_engine.kv_cache.group_kind import NEVER
+from core_engine.scheduler.columns import RequestColumns, Slots
 from core_engine.scheduler.ordered_requests import OrderedRequests
 from core_engine.scheduler.request import RequestState, RequestStatus
 from core_engine.scheduler.step_rows import RunningSet
@@ -68,6 +69,12 @@ class Roster:
         self._preempted_ids, self._finished_ids = [], []
         return news
 
+    def blocks_come_back(self, slots: Slots) -> bool:
+        """Say whether steps in flight free blocks: of those who left, or behind the windows at ``slots``."""
+        if self.num_draining_blocks:
+            return True
+        return self._kv.frees_early and bool(self.columns.num_in_flight[slots].any())
+
     def enter(self, request: RequestState) -> None:
         """Let a new request wait."""
         self.requests[request.request_id] = request
@@ -80,8 +87,9 @@ class Roster:
             num_computed=num_cached_tokens,
             num_tokens=len(request.tokens),
             max_computed=request.max_total_tokens - 1,
-            capacity=len(request.blocks.block_ids) * block_size,
+            capacity=len(request.blocks) * block_size,
             commit_at=num_cached_tokens + block_size if self._prefix_caching else NEVER,
+            free_at=self._kv.free_behind(request.blocks, num_cached_tokens),
         )
         request.status = RequestStatus.RUNNING
         self.waiting.remove(request)
@@ -113,7 +121,7 @@ class Roster:
             return
         for row in np.flatnonzero(stale & (self.columns.num_in_flight[record.slots] == 0)).tolist():
             request = record.requests[row]
-            self.num_draining_blocks -= len(request.blocks.block_ids)
+            self.num_draining_blocks -= request.blocks.num_held
             self._give_back(request)
 
     def _leave_running(self, request: RequestState) -> None:
@@ -121,7 +129,7 @@ class Roster:
         self._running_set = None
         self.columns.epoch[request.slot] += 1
         if self.columns.num_in_flight[request.slot]:
-            self.num_draining_blocks += len(request.blocks.block_ids)
+            self.num_draining_blocks += request.blocks.num_held
         else:
             self._give_back(request)
 

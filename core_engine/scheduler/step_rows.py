@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core_engine._ragged import IntArray, Ragged
+from core_engine.kv_cache.manager import GroupBlocks
 from core_engine.scheduler.columns import Slots
 from core_engine.scheduler.request import RequestState
 
@@ -46,7 +47,7 @@ class StepRows:
     #: int32: tokens to compute now.
     granted: IntArray
     #: Row → the blocks that it gains.
-    new_blocks: dict[int, list[int]]
+    new_blocks: dict[int, GroupBlocks]
     #: Row → drafts, counted in ``granted``; no row moves once there are any.
     drafts: dict[int, list[int]] = field(default_factory=dict)
 
@@ -66,7 +67,7 @@ class StepRows:
         self.slots, self.granted = self.slots[kept], self.granted[kept]
         self.new_blocks = {new_row[row]: blocks for row, blocks in self.new_blocks.items()}
 
-    def append(self, requests: list[RequestState], granted: list[int], blocks: list[list[int]]) -> None:
+    def append(self, requests: list[RequestState], granted: list[int], blocks: list[GroupBlocks]) -> None:
         """Append requests that were admitted."""
         start = len(self.requests)
         self.new_blocks.update(enumerate(blocks, start))
@@ -87,14 +88,14 @@ class StepRows:
             return None
         return Ragged.from_rows(self.drafts.get(row, ()) for row in range(len(self.requests)))
 
-    def block_rows(self) -> Ragged:
-        """Return the new blocks of every row."""
+    def block_rows(self, num_groups: int) -> tuple[Ragged, ...]:
+        """Return each group's new blocks of every row."""
         offsets = np.zeros(len(self.requests) + 1, dtype=np.int32)
         if not self.new_blocks:
-            return Ragged(_NO_BLOCKS, offsets)
-        values: list[int] = []
-        for row, blocks in sorted(self.new_blocks.items()):
-            offsets[row + 1] = len(blocks)
-            values += blocks
+            return (Ragged(_NO_BLOCKS, offsets),) * num_groups
+        rows = sorted(self.new_blocks)
+        gained = [self.new_blocks[row] for row in rows]
+        offsets[[row + 1 for row in rows]] = [len(blocks[0]) for blocks in gained]
         np.cumsum(offsets, out=offsets)
-        return Ragged(np.array(values, dtype=np.int32), offsets)
+        columns = [[block for blocks in gained for block in blocks[group]] for group in range(num_groups)]
+        return tuple([Ragged(np.array(column, dtype=np.int32), offsets) for column in columns])

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup
+from core_engine.kv_cache.specs import KVCacheConfig
 
-__all__ = ["FakeKVCache", "ScheduleViolation", "require"]
+__all__ = ["FakeKVCache", "FakePool", "ScheduleViolation", "require"]
 
 
 class ScheduleViolation(AssertionError):
@@ -22,19 +22,30 @@ def require(condition: bool, message: str) -> None:
         raise ScheduleViolation(message)
 
 
-class FakeKVCache:
-    """The cache of one KV-cache group: states (see `FakeModel`) in place of keys and values."""
+class FakePool:
+    """The blocks of all KV-cache groups: what was written to them, and who holds them."""
 
-    def __init__(self, config: KVCacheConfig, group: KVCacheGroup) -> None:
-        self._config = config
+    def __init__(self, num_blocks: int, block_size: int) -> None:
         #: ``[num_blocks, block_size]``: the state written to each slot, 0 for none.
-        self._slots = np.zeros((config.num_blocks, config.block_size), dtype=np.uint64)
+        self.slots = np.zeros((num_blocks, block_size), dtype=np.uint64)
         #: block → live tables that hold it.
-        self._holders: Counter[int] = Counter()
-        windows = [spec.sliding_window for spec in group.layers.values()]
-        full = not windows or None in windows
+        self.holders: Counter[int] = Counter()
+
+
+class FakeKVCache:
+    """The cache of one KV-cache group: states (see `FakeModel`) in place of keys and values.
+
+    Every group writes its own states, so that a block which belonged to another group is recognised.
+    What lies behind a group's window may belong to others, though it stands in a table.
+    """
+
+    def __init__(self, config: KVCacheConfig, group: int, pool: FakePool) -> None:
+        self._config = config
+        self._pool = pool
+        self._mark = np.uint64(group * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        window = config.groups[group].sliding_window
         #: How many positions before a token the group's layers read.
-        self._reach = config.max_model_len if full else max(w for w in windows if w is not None) - 1
+        self._reach = config.max_model_len if window is None else window - 1
 
     def append(self, name: str, table: list[int], blocks: Iterable[int]) -> None:
         """Append ``blocks`` to the table of request ``name``."""
@@ -42,13 +53,13 @@ class FakeKVCache:
             require(0 <= block < self._config.num_blocks, f"{name!r}: block {block} is not in the pool")
             require(block == 0 or block not in table, f"{name!r}: block {block} twice in its table")
             table.append(block)
-            self._holders[block] += 1
+            self._pool.holders[block] += 1
         width = self._config.max_blocks_per_request
         require(len(table) <= width, f"{name!r}: {len(table)} blocks, a table holds {width}")
 
     def release(self, table: list[int]) -> None:
         """Count a table's blocks as no longer held; what was written stays, as in a real pool."""
-        self._holders.subtract(table)
+        self._pool.holders.subtract(table)
 
     def check(self, name: str, table: Sequence[int], states: Sequence[int], start: int, size: int) -> None:
         """Check that a request may compute positions ``start`` to ``start + size``.
@@ -61,8 +72,8 @@ class FakeKVCache:
         require(room >= start + size, f"{name!r}: blocks for {room} tokens, {start + size} are needed")
         positions = np.arange(max(0, start - self._reach), start)
         blocks = np.array(table, dtype=np.int64)[positions // block_size]
-        found = self._slots[blocks, positions % block_size]
-        expected = np.array(states[:start], dtype=np.uint64)[positions]
+        found = self._pool.slots[blocks, positions % block_size]
+        expected = np.array(states[:start], dtype=np.uint64)[positions] ^ self._mark
         wrong = positions[(found != expected) | (blocks == 0)]
         if wrong.size:
             at = int(wrong[0])
@@ -72,12 +83,20 @@ class FakeKVCache:
             )
         for block in table[start // block_size : -(-(start + size) // block_size)]:
             require(block != 0, f"{name!r}: writes to the null block")
-            holders = self._holders[block]
+            holders = self._pool.holders[block]
             require(holders == 1, f"{name!r}: writes to block {block}, which {holders} requests hold")
 
     def write(self, table: Sequence[int], states: Sequence[int], start: int, size: int) -> None:
         """Write positions ``start`` to ``start + size`` of a request."""
         positions = np.arange(start, start + size)
         blocks = np.array(table, dtype=np.int64)[positions // self._config.block_size]
-        written = np.array(states[start : start + size], dtype=np.uint64)
-        self._slots[blocks, positions % self._config.block_size] = written
+        written = np.array(states[start : start + size], dtype=np.uint64) ^ self._mark
+        self._pool.slots[blocks, positions % self._config.block_size] = written
+
+    def let_go(self, table: list[int], num_computed: int) -> None:
+        """Forget that a table holds what lies behind the window once ``num_computed`` tokens are there."""
+        index = max(0, num_computed - self._reach) // self._config.block_size - 1
+        while index >= 0 and table[index]:
+            self._pool.holders[table[index]] -= 1
+            table[index] = 0
+            index -= 1

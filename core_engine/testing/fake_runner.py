@@ -18,7 +18,7 @@ import numpy as np
 from core_engine._ragged import Ragged
 from core_engine.kv_cache.specs import KVCacheConfig
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
-from core_engine.testing.fake_cache import FakeKVCache, ScheduleViolation, require
+from core_engine.testing.fake_cache import FakeKVCache, FakePool, ScheduleViolation, require
 from core_engine.testing.fake_model import FakeModel
 from core_engine.worker.output import FinishedStep, LogprobRows, ModelRunnerOutput
 
@@ -66,11 +66,11 @@ class FakeRunner:
     """Keeps tokens and block tables as a model runner does, and checks each step before it runs.
 
     Checked: step ids count up; columns agree; requests are new, resumed or known as stated;
-    positions go on where the last step ended; tokens are known; block ids lie in the pool, never the
-    null block, never twice in a table, and the table covers the step; the tokens counted as computed
-    stand in their blocks, written by an earlier step; a block that is written belongs to one request
-    alone; the optional limits on tokens and requests per step hold. Drafts are verified, and the cache
-    keeps the states of those that were rejected: nobody may count on them.
+    positions go on where the last step ended; tokens are known; block ids lie in the pool, never twice
+    in a table, and the table covers the step; the tokens counted as computed stand in their blocks as far
+    as a layer sees them, written by an earlier step; a block that is written is not the null block and
+    belongs to one request alone; the optional limits on tokens and requests per step hold. Drafts are
+    verified, and the cache keeps the states of those that were rejected: nobody may count on them.
     """
 
     def __init__(
@@ -87,7 +87,9 @@ class FakeRunner:
         self.max_num_seqs = max_num_seqs
         self._requests: dict[str, _Request] = {}
         self._next_step_id = 0
-        self._caches = [FakeKVCache(kv_cache_config, group) for group in kv_cache_config.groups]
+        self.pool = FakePool(kv_cache_config.num_blocks, kv_cache_config.block_size)
+        groups = range(len(kv_cache_config.groups))
+        self._caches = [FakeKVCache(kv_cache_config, group, self.pool) for group in groups]
 
     @property
     def request_ids(self) -> frozenset[str]:
@@ -116,6 +118,8 @@ class FakeRunner:
             row.num_computed += size
             if row.num_computed == len(row.tokens):
                 self._verify(row, sampled)
+            for cache, table in zip(self._caches, row.held_tables, strict=True):
+                cache.let_go(table, row.num_computed)
         return FinishedStep(self._output(step.step_id, sampled, prompt_logprobs))
 
     def _check_columns(self, step: SchedulerOutput) -> None:

@@ -71,15 +71,15 @@ class FakeModelRunner(ModelRunnerBase):
         return ProfileReport(activation_bytes=0)
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> int:
-        """Start with an empty cache of the given size; report one byte per slot and layer."""
+        """Start with an empty cache of the given size; report one byte per slot and cache."""
         self._runner = FakeRunner(
             kv_cache_config,
             self.get_model(),
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_num_seqs=self.config.max_num_seqs,
         )
-        num_layers = sum(len(group.layers) for group in kv_cache_config.groups)
-        return num_layers * kv_cache_config.num_blocks * kv_cache_config.block_size
+        num_caches = max(len(group.layers) for group in kv_cache_config.groups)
+        return num_caches * kv_cache_config.num_blocks * kv_cache_config.block_size
 
     def dummy_run(self, num_tokens: int, num_reqs: int) -> int:
         """Compute nothing."""

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,7 @@ from core_engine.attention.base import AttentionNeeds
 from core_engine.attention.context import ContextHolder, ForwardContext
 from core_engine.attention.layer import PagedAttention
 from core_engine.errors import EngineError, UnsupportedFeature
+from core_engine.kv_cache.specs import KVCacheSpec
 from core_engine.models.loader import LoadedModel, load_model
 from core_engine.worker.dummy_step import dummy_step
 from core_engine.worker.input_batch import InputBatch
@@ -101,17 +102,19 @@ class StepModelRunner(ModelRunnerBase):
         return ProfileReport(activation_bytes=self.seams.io.measure_peak(run))
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> int:
-        """Allocate each layer's cache, bind it, and start an empty batch."""
+        """Allocate and bind the caches, one for the i-th layers of all groups, and start an empty batch."""
         for attention in self.layers.values():
             attention.bind(None, 0)
         self._batch = None
+        caches: list[Any] = []
         num_bytes = 0
         backend, io, block_size = self.seams.attention, self.seams.io, kv_cache_config.block_size
         for index, group in enumerate(kv_cache_config.groups):
-            for name, spec in group.layers.items():
-                cache = backend.allocate(spec, kv_cache_config.num_blocks, block_size, io)
-                self.layers[name].bind(cache, index)
-                num_bytes += backend.page_bytes(spec, block_size) * kv_cache_config.num_blocks
+            for place, (name, spec) in enumerate(group.layers.items()):
+                if place == len(caches):
+                    caches.append(backend.allocate(spec, kv_cache_config.num_blocks, block_size, io))
+                    num_bytes += backend.page_bytes(spec, block_size) * kv_cache_config.num_blocks
+                self.layers[name].bind(caches[place], index)
             for name, owner in group.shared.items():
                 self.layers[name].bind(self.layers[owner].cache, index)
         self._kv = kv_cache_config
@@ -198,7 +201,18 @@ class StepModelRunner(ModelRunnerBase):
         loaded.attach(layer.name, attention)
         self.layers[layer.name] = attention
         page_bytes = backend.page_bytes(spec, self._block_size)
-        self.kv_cache_spec[layer.name] = layer.shares_cache_of or replace(spec, page_bytes=page_bytes)
+        if layer.shares_cache_of is None:
+            self.kv_cache_spec[layer.name] = replace(spec, page_bytes=page_bytes)
+        else:
+            self.kv_cache_spec[layer.name] = layer.shares_cache_of
+            self._keep_for(layer.shares_cache_of, spec.sliding_window)
+
+    def _keep_for(self, owner: str, window: int | None) -> None:
+        """Let a cache keep what a layer that reuses it sees, where that is more than its own layer does."""
+        spec = self.kv_cache_spec[owner]
+        if isinstance(spec, KVCacheSpec) and spec.sliding_window is not None:
+            kept = None if window is None else max(window, spec.sliding_window)
+            self.kv_cache_spec[owner] = replace(spec, sliding_window=kept)
 
     @property
     def _block_size(self) -> int:

@@ -1,8 +1,19 @@
 from __future__ import annotations
 
-from core_engine.kv_cache.specs import KVCacheConfig
+from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.kv_cache.start_table import StartTable
 from core_engine.worker.reports import MemoryBudget
+
+
+def pool(num_blocks: int, *windows: int | None) -> KVCacheConfig:
+    """Blocks of 16 tokens for requests of 1,024; no step computes more than 64 of one."""
+    spec = KVCacheSpec(num_kv_heads=1, head_dim=8, head_dim_v=8, dtype="float32")
+    groups = tuple(
+        KVCacheGroup(layers={"layer": spec}, shared={}, sliding_window=window) for window in windows
+    )
+    return KVCacheConfig(
+        num_blocks=num_blocks, block_size=16, max_model_len=1024, groups=groups, max_step_tokens=64
+    )
 
 
 def test_the_table_shows_where_the_memory_went() -> None:
@@ -14,16 +25,23 @@ def test_the_table_shows_where_the_memory_went() -> None:
         kv_cache_bytes=101 * mib,
         rule="half of 202 MiB free",
     )
-    config = KVCacheConfig(num_blocks=251, block_size=16, max_model_len=1000, groups=())
+    config = pool(4 * 64 + 1, None)
 
     table = StartTable.build(budget, config, kv_cache_bytes=100 * mib, load_seconds=1.23)
 
-    assert table.max_concurrency == 4.0
     assert table.lines() == [
         "weights      257.0 MiB",
         "activations   12.0 MiB  largest step",
         "KV cache     100.0 MiB  half of 202 MiB free",
-        "KV tokens        4,000",
-        "concurrency       4.0x  requests of 1,000 tokens",
+        "KV tokens        4,096",
+        "concurrency       4.0x  requests of 1,024 tokens",
         "load time        1.2 s",
     ]
+
+
+def test_requests_share_the_tokens_of_a_step_and_a_window_holds_the_rest() -> None:
+    # Full: 64 blocks. Window 128: 9 between steps, 13 while 64 tokens are computed.
+    config = pool(73 * 3 + 4 + 1, None, 128)
+
+    assert config.peak_blocks(1024) == 64 + 13
+    assert config.max_concurrency == 3.0

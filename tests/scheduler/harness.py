@@ -45,11 +45,25 @@ both_schedulers = pytest.mark.parametrize(
 )
 
 
-def kv_config(num_blocks: int = 65, block_size: int = 4, max_model_len: int = 64) -> KVCacheConfig:
+def kv_config(
+    num_blocks: int = 65,
+    block_size: int = 4,
+    max_model_len: int = 64,
+    *,
+    windows: Sequence[int | None] = (None,),
+    max_step_tokens: int = 32,
+) -> KVCacheConfig:
+    """A pool for one group of layers per entry of ``windows``; None keeps all positions."""
     spec = KVCacheSpec(num_kv_heads=1, head_dim=8, head_dim_v=8, dtype="float32", page_bytes=256)
-    group = KVCacheGroup(layers={"layer.0": spec}, shared={})
     return KVCacheConfig(
-        num_blocks=num_blocks, block_size=block_size, max_model_len=max_model_len, groups=(group,)
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_model_len=max_model_len,
+        groups=tuple(
+            KVCacheGroup(layers={f"layer.{index}": spec}, shared={}, sliding_window=window)
+            for index, window in enumerate(windows)
+        ),
+        max_step_tokens=max_step_tokens,
     )
 
 

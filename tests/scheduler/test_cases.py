@@ -290,7 +290,7 @@ def test_case_15_what_freed_blocks_held_is_never_read() -> None:
     engine = Engine(kv_config(num_blocks=12, max_model_len=40), max_num_seqs=4, enable_prefix_caching=False)
     requests = [request(f"r{n}", 5 + 3 * n, max_tokens=20) for n in range(6)]
     engine.add(*requests)
-    slots = engine.runner._caches[0]._slots
+    slots = engine.runner.pool.slots
     while engine.scheduler.has_work():
         slots[list(engine.kv.pool._free)] = np.uint64(0xDEAD)
         engine.step()

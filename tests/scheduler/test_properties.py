@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from draft_oracle import draft_at_random
@@ -30,12 +31,20 @@ class SchedulerMachine(RuleBasedStateMachine):
     #: Further arguments of `Engine`.
     options: ClassVar[dict[str, Any]] = {}
 
-    def kv_config(self, num_blocks: int) -> KVCacheConfig:
-        """The pool; for other groups of layers."""
-        return kv_config(num_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)
+    #: The windows of the groups of layers, one choice per run; None keeps all positions.
+    windows: ClassVar[tuple[tuple[int | None, ...], ...]] = ((None,),)
+
+    def kv_config(self, num_blocks: int, windows: tuple[int | None, ...], budget: int) -> KVCacheConfig:
+        """The pool: ``num_blocks`` per group, and the null block."""
+        return kv_config(
+            num_blocks=num_blocks * len(windows) + 1,
+            max_model_len=MAX_MODEL_LEN,
+            windows=windows,
+            max_step_tokens=budget,
+        )
 
     @initialize(
-        num_blocks=st.integers(11, 24),
+        num_blocks=st.integers(10, 23),
         max_num_seqs=st.integers(1, 6),
         budget=st.sampled_from([3, 8, 40]),
         depth=st.integers(1, 3),
@@ -55,7 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget = budget if chunks else MAX_MODEL_LEN
         drafts = "draft_tokens" in self.scheduler.offers and data.draw(st.booleans())
         self.engine = Engine(
-            self.kv_config(num_blocks),
+            self.kv_config(num_blocks, data.draw(st.sampled_from(self.windows)), budget),
             depth=depth,
             scheduler=self.scheduler,
             max_num_seqs=max_num_seqs,
@@ -122,9 +131,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         # Those that ended are held by their steps in flight.
         for record in self.engine.scheduler._in_flight:
             holders |= {id(r): r for r in record.requests if r.slot >= 0}
-        assert_pool_is_sound(self.engine.kv.pool, [r.blocks.block_ids for r in holders.values()])
+        assert_pool_is_sound(self.engine.kv.pool, [r.blocks for r in holders.values()])
         draining = [r for r in holders.values() if r not in list(roster.running)]
-        assert roster.num_draining_blocks == sum(len(r.blocks.block_ids) for r in draining)
+        assert roster.num_draining_blocks == sum(r.blocks.num_held for r in draining)
         assert roster.columns.num_free == 2 * self.engine.scheduler.limits.max_num_running - len(holders)
 
     def teardown(self) -> None:
@@ -149,3 +158,19 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 TestSchedulerMachine.settings = settings(
     max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+class WindowMachine(SchedulerMachine):
+    """The same over groups with windows, which give blocks back before their requests end."""
+
+    windows = ((5,), (None, 6), (None, 1, 9), (2, 13))
+
+    def kv_config(self, num_blocks: int, windows: tuple[int | None, ...], budget: int) -> KVCacheConfig:
+        """A pool that holds the longest sequence alone, as an engine's does, and at most as much again."""
+        roomy = super().kv_config(num_blocks, windows, budget)
+        least = roomy.peak_blocks(MAX_MODEL_LEN) + 1
+        return replace(roomy, num_blocks=least * num_blocks // 10)
+
+
+TestWindowMachine = WindowMachine.TestCase
+TestWindowMachine.settings = TestSchedulerMachine.settings

@@ -21,7 +21,7 @@ def group(sliding_window: int | None = None) -> KVCacheGroup:
     spec = KVCacheSpec(
         num_kv_heads=1, head_dim=8, head_dim_v=8, dtype="float32", sliding_window=sliding_window
     )
-    return KVCacheGroup(layers={"layer.0": spec}, shared={})
+    return KVCacheGroup(layers={"layer.0": spec}, shared={}, sliding_window=sliding_window)
 
 
 def runner(*groups: KVCacheGroup, **limits: int) -> FakeRunner:
