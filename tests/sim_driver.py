@@ -59,7 +59,7 @@ class SimDriver:
         context = WorkerContext(
             config=config,
             model=facts,
-            capabilities=backend.capabilities(facts),
+            capabilities=backend.capabilities(config, facts, parsed),
             plan=plan,
             devices=tuple(devices[index] for index in plan.device_indices),
             options=parsed,

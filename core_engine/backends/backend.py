@@ -36,9 +36,27 @@ if TYPE_CHECKING:
     from core_engine.worker.model_runner import ModelRunnerBase
     from core_engine.worker.worker import WorkerBase
 
-__all__ = ["Backend"]
+__all__ = ["AppliedChange", "Backend"]
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AppliedChange:
+    """A setting that a backend changed, and why."""
+
+    field: str
+    old: Any
+    new: Any
+    reason: str
+
+    @property
+    def explanation(self) -> str:
+        """What changed to what, and why."""
+        return f"{self.old} → {self.new} ({self.reason})"
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.explanation}"
 
 
 class Backend:
@@ -105,13 +123,13 @@ class Backend:
 
     def check_config(
         self, config: EngineConfig, model: ModelConfig, devices: tuple[DeviceInfo, ...]
-    ) -> tuple[EngineConfig, tuple[str, ...]]:
-        """Return ``config`` with the backend's changes, and one line per change: old → new and why."""
+    ) -> tuple[EngineConfig, tuple[AppliedChange, ...]]:
+        """Return ``config`` with the backend's changes, and those that changed anything."""
         options = self.parse_options(config.backend_options)
         changes = self._call_tuple(
             "check_config", ConfigChange, config=config, model=model, devices=devices, options=options
         )
-        lines = []
+        applied = []
         for change in changes:
             self._check_change(change)
             old = getattr(config, change.field)
@@ -119,8 +137,9 @@ class Backend:
                 continue
             changed: dict[str, Any] = {change.field: change.value}
             config = dataclasses.replace(config, **changed)
-            lines.append(f"{change.field}: {old} → {change.value} (backend {self.name!r}: {change.reason})")
-        return config, tuple(lines)
+            reason = f"backend {self.name!r}: {change.reason}"
+            applied.append(AppliedChange(change.field, old, change.value, reason))
+        return config, tuple(applied)
 
     def plan_workers(self, config: EngineConfig, devices: tuple[DeviceInfo, ...]) -> tuple[WorkerPlan, ...]:
         """Divide ``devices`` among worker processes, rank 0 first."""

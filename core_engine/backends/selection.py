@@ -30,6 +30,7 @@ __all__ = [
     "Request",
     "Selection",
     "choose",
+    "is_strict",
     "read_request",
     "select_backend",
 ]
@@ -132,7 +133,7 @@ def choose(
     request: Request, findings: tuple[Finding, ...], environment: Mapping[str, str], *, serve: bool = False
 ) -> Selection:
     """Apply the rules of `select_backend` to what discovery found."""
-    strict = _read_switch(STRICT_VARIABLE, environment)
+    strict = is_strict(environment)
     if request.name is not None:
         chosen = _named(request, findings)
         reason = f"asked for by {request}"
@@ -153,6 +154,11 @@ def choose(
             *_allow_list_warnings(environment, findings),
         ),
     )
+
+
+def is_strict(environment: Mapping[str, str]) -> bool:
+    """Say whether ``CORE_ENGINE_STRICT_PLUGINS`` makes every plugin that fails to load fatal."""
+    return _read_switch(STRICT_VARIABLE, environment)
 
 
 def _named(request: Request, findings: tuple[Finding, ...]) -> Finding:

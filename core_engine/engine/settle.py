@@ -1,19 +1,26 @@
 """Fill in what the user left open, from the model's facts and the backend's capabilities.
 
-Asked for by name and not offered is an error; left open and not offered is degraded and logged.
+Asked for by name and not offered is an error; left open and not offered is degraded, and stands with
+its reason in one table of all features.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
+from core_engine.engine.feature_rows import feature_rows
+from core_engine.engine.feature_table import FeatureRow, FeatureTable
 from core_engine.errors import ConfigError, UnsupportedFeature, did_you_mean
 from core_engine.plugin import Capabilities
 from core_engine.scheduler.drafts import MAX_DRAFT_TOKENS
+from core_engine.scheduler.features import is_on
+from core_engine.scheduler.limits import largest_step
 from core_engine.scheduler.plugins import load_policy
+from core_engine.scheduler.selection import choose_scheduler
 
-__all__ = ["settle_config"]
+__all__ = ["longest_sequence", "settle_config"]
 
 #: Counts travel in 32 bits, sizes in 64.
 _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
@@ -21,68 +28,62 @@ _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
 
 def settle_config(
     config: EngineConfig, model: ModelConfig, capabilities: Capabilities, backend: str
-) -> tuple[EngineConfig, tuple[str, ...]]:
-    """Return the config without open fields (``max_model_len`` excepted) and the lines to log.
+) -> tuple[EngineConfig, FeatureTable]:
+    """Return the config without open fields (``max_model_len`` excepted) and the table of its features.
 
     Raises `ConfigError` for impossible values and unknown names, `UnsupportedFeature` for an explicit
-    wish that ``backend`` does not serve.
+    wish that ``backend`` does not serve, and what loading a scheduler or a policy raises.
     """
     _check_numbers(config, model)
     load_policy(config.scheduling_policy)
-    lines: list[str] = []
-    dtype = _settle_dtype(config.dtype, model.dtype, capabilities, backend, lines)
+    choice = choose_scheduler(config, capabilities, backend)
+    rows = feature_rows(config, choice, capabilities, backend)
     block_size = config.block_size or capabilities.block_sizes[0]
     if block_size not in capabilities.block_sizes:
         raise UnsupportedFeature(
             f"block_size {block_size} is not offered by backend {backend!r}; "
             f"possible: {', '.join(map(str, capabilities.block_sizes))}"
         )
-    prefix_caching = _settle_switch(
-        "enable_prefix_caching", config.enable_prefix_caching, capabilities.prefix_caching, backend, lines
-    )
-    chunked_prefill = _settle_switch(
-        "enable_chunked_prefill", config.enable_chunked_prefill, capabilities.chunked_prefill, backend, lines
-    )
-    budget = config.max_num_batched_tokens
-    longest = config.max_model_len or model.max_position_embeddings
-    if not chunked_prefill and longest is not None and budget < longest:
-        lines.append(f"max_num_batched_tokens {budget} → {longest}: prompts are computed whole")
-        budget = longest
-    max_num_seqs = config.max_num_seqs
-    if capabilities.max_num_seqs is not None and max_num_seqs > capabilities.max_num_seqs:
-        lines.append(
-            f"max_num_seqs {max_num_seqs} → {capabilities.max_num_seqs}: the most that {backend} runs"
-        )
-        max_num_seqs = capabilities.max_num_seqs
-    if max_num_seqs > budget:
-        lines.append(f"max_num_seqs {max_num_seqs} → {budget}: a step has {budget} tokens, one per request")
-        max_num_seqs = budget
     if config.tensor_parallel_size > capabilities.max_tensor_parallel_size:
         raise UnsupportedFeature(
             f"tensor_parallel_size {config.tensor_parallel_size} is not offered by backend {backend!r}; "
             f"the most here is {capabilities.max_tensor_parallel_size}"
         )
-    _check_drafts(config.num_draft_tokens, max_num_seqs, capabilities, backend)
     settled = replace(
         config,
-        dtype=dtype,
+        scheduler=choice.name,
+        dtype=_settle_dtype(config.dtype, model.dtype, capabilities, backend, rows),
         block_size=block_size,
-        enable_prefix_caching=prefix_caching,
-        enable_chunked_prefill=chunked_prefill,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=budget,
+        enable_prefix_caching=is_on("prefix_caching", choice.scheduler, config, capabilities),
+        enable_chunked_prefill=is_on("chunked_prefill", choice.scheduler, config, capabilities),
     )
-    return settled, tuple(lines)
+    budget = _settle_budget(settled, model, capabilities, rows)
+    max_num_seqs = _settle_num_seqs(config.max_num_seqs, budget, capabilities, backend, rows)
+    _check_drafts(config.num_draft_tokens, max_num_seqs)
+    settled = replace(settled, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
+    return settled, FeatureTable(tuple(rows))
 
 
-def _check_drafts(asked: int, max_num_seqs: int, capabilities: Capabilities, backend: str) -> None:
-    if not asked:
-        return
-    if not capabilities.draft_tokens:
-        raise UnsupportedFeature(
-            f"num_draft_tokens {asked} is not offered by backend {backend!r}; leave it at 0"
+def longest_sequence(config: EngineConfig, model: ModelConfig, capabilities: Capabilities) -> int | None:
+    """Return the longest sequence, in tokens, that the settled ``config`` has room for; None for any.
+
+    It is the model's, or where prompts are computed whole what fits into one step. Raises `ConfigError`
+    for a ``max_model_len`` that is longer.
+    """
+    longest = model.max_position_embeddings
+    if config.enable_chunked_prefill:
+        return longest
+    step = largest_step(config.max_num_batched_tokens, capabilities.token_buckets)
+    if config.max_model_len is not None and config.max_model_len > step:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len}: without chunked prefill a step holds a whole sequence, "
+            f"and the largest step here has {step} tokens; lower max_model_len to {step}"
         )
-    if asked >= max_num_seqs:
+    return step if longest is None else min(longest, step)
+
+
+def _check_drafts(asked: int, max_num_seqs: int) -> None:
+    if asked and asked >= max_num_seqs:
         raise ConfigError(
             f"num_draft_tokens {asked} needs max_num_seqs of at least {asked + 1}, got {max_num_seqs}: "
             "drafts take rows that running requests leave free; raise max_num_seqs or lower num_draft_tokens"
@@ -90,7 +91,7 @@ def _check_drafts(asked: int, max_num_seqs: int, capabilities: Capabilities, bac
 
 
 def _settle_dtype(
-    asked: str, checkpoint: str, capabilities: Capabilities, backend: str, lines: list[str]
+    asked: str, checkpoint: str, capabilities: Capabilities, backend: str, rows: list[FeatureRow]
 ) -> str:
     if asked != "auto":
         if asked not in DTYPE_BYTES:
@@ -103,19 +104,41 @@ def _settle_dtype(
                 f"dtype {asked!r} is not offered by backend {backend!r}; "
                 f"possible: {', '.join(capabilities.dtypes)}"
             )
-        return asked
-    if checkpoint in capabilities.dtypes:
-        return checkpoint
-    lines.append(f"dtype {checkpoint} → {capabilities.dtypes[0]}: {backend} has no {checkpoint}")
-    return capabilities.dtypes[0]
+        dtype, reason = asked, "asked for"
+    elif checkpoint in capabilities.dtypes:
+        dtype, reason = checkpoint, "the checkpoint's"
+    else:
+        dtype, reason = capabilities.dtypes[0], f"the checkpoint has {checkpoint}, {backend} has not"
+    rows.append(FeatureRow("dtype", dtype, reason))
+    return dtype
 
 
-def _settle_switch(field: str, asked: bool | None, offered: bool, backend: str, lines: list[str]) -> bool:
-    if asked and not offered:
-        raise UnsupportedFeature(f"{field} is not offered by backend {backend!r}; leave it off")
-    if asked is None and not offered:
-        lines.append(f"{field} off: {backend} does not offer it")
-    return offered if asked is None else asked
+def _settle_budget(
+    config: EngineConfig, model: ModelConfig, capabilities: Capabilities, rows: list[FeatureRow]
+) -> int:
+    """Give whole prompts a step that holds the longest of them, as far as the device computes one."""
+    budget, buckets = config.max_num_batched_tokens, capabilities.token_buckets
+    longest = config.max_model_len or model.max_position_embeddings
+    if config.enable_chunked_prefill or longest is None or largest_step(budget, buckets) >= longest:
+        return budget
+    needed = buckets[min(bisect_left(buckets, longest), len(buckets) - 1)] if buckets else longest
+    if needed > budget:
+        reason = f"{budget} → {needed}: prompts are computed whole"
+        rows.append(FeatureRow("max_num_batched_tokens", str(needed), reason))
+    return max(budget, needed)
+
+
+def _settle_num_seqs(
+    asked: int, budget: int, capabilities: Capabilities, backend: str, rows: list[FeatureRow]
+) -> int:
+    settled, reason = asked, ""
+    if capabilities.max_num_seqs is not None and asked > capabilities.max_num_seqs:
+        settled, reason = capabilities.max_num_seqs, f"the most that {backend} runs"
+    if settled > budget:
+        settled, reason = budget, f"a step has {budget} tokens, one per request"
+    if settled != asked:
+        rows.append(FeatureRow("max_num_seqs", str(settled), f"{asked} → {settled}: {reason}"))
+    return settled
 
 
 def _check_numbers(config: EngineConfig, model: ModelConfig) -> None:
@@ -126,6 +149,8 @@ def _check_numbers(config: EngineConfig, model: ModelConfig) -> None:
         ("max_model_len", 2),
         ("block_size", 1),
         ("kv_cache_bytes", 1),
+        ("max_loras", 0),
+        ("max_lora_rank", 1),
     ):
         value = getattr(config, field)
         if value is not None and value < least:

@@ -10,15 +10,16 @@ from core_engine._log import show_log
 from core_engine.backends.selection import Selection, select_backend
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.engine.core import EngineCore
-from core_engine.engine.settle import settle_config
+from core_engine.engine.feature_table import FeatureTable
+from core_engine.engine.prepare import SettledEngine, settle_engine
+from core_engine.engine.settle import longest_sequence, settle_config
 from core_engine.errors import CoreEngineError
 from core_engine.executor.start import create_executor
 from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.plan import plan_kv_cache
 from core_engine.kv_cache.start_table import StartTable
-from core_engine.models.config_reader import read_model_config
 from core_engine.plugin import Capabilities
-from core_engine.scheduler.unified import UnifiedScheduler
+from core_engine.scheduler.plugins import load_scheduler
 from core_engine.worker.context import WorkerContext
 
 __all__ = ["PreparedEngine", "StartedEngine", "prepare_engine", "start_engine"]
@@ -30,13 +31,19 @@ logger = logging.getLogger(__name__)
 class PreparedEngine:
     """Everything that is known before a device is opened or a weight is read."""
 
-    #: What the user asked for.
-    asked: EngineConfig
-    #: The same without open fields, ``max_model_len`` excepted.
-    config: EngineConfig
-    model: ModelConfig
+    settled: SettledEngine
     selection: Selection
     context: WorkerContext
+
+    @property
+    def config(self) -> EngineConfig:
+        """What was asked for without open fields, ``max_model_len`` excepted."""
+        return self.settled.config
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model's facts."""
+        return self.settled.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class StartedEngine:
     model: ModelConfig
     capabilities: Capabilities
     selection: Selection
+    features: FeatureTable
     table: StartTable
 
 
@@ -61,24 +69,20 @@ def prepare_engine(config: EngineConfig) -> PreparedEngine:
     selection = select_backend(config.backend)
     selection.log()
     backend, devices = selection.backend, selection.detection.devices
-    model = read_model_config(config)
-    options = backend.parse_options(config.backend_options)
-    capabilities = backend.capabilities(devices, config, model)
-    settled, degraded = settle_config(config, model, capabilities, backend.name)
-    settled, changed = backend.check_config(settled, model, devices)
-    for line in (*degraded, *changed):
+    settled = settle_engine(config, selection)
+    for line in settled.features.lines():
         logger.info(line)
-    plans = backend.plan_workers(settled, devices)
+    plans = backend.plan_workers(settled.config, devices)
     context = WorkerContext(
-        config=settled,
-        model=model,
-        capabilities=capabilities,
+        config=settled.config,
+        model=settled.model,
+        capabilities=settled.capabilities,
         plan=plans[0],
         devices=tuple(device for device in devices if device.index in plans[0].device_indices),
-        options=options,
+        options=backend.parse_options(config.backend_options),
         world_size=len(plans),
     )
-    return PreparedEngine(config, settled, model, selection, context)
+    return PreparedEngine(settled, selection, context)
 
 
 def start_engine(prepared: PreparedEngine) -> StartedEngine:
@@ -89,11 +93,12 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
     """
     started_s = time.perf_counter()
     config, model, backend = prepared.config, prepared.model, prepared.selection.backend
+    features = prepared.settled.features
     executor = create_executor(backend, prepared.context)
     try:
         capabilities = executor.init_device().capabilities
         if capabilities != prepared.context.capabilities:
-            config = _narrow(prepared, capabilities)
+            config, features = _narrow(prepared, capabilities)
         executor.load_model()
         specs = executor.get_kv_cache_spec()
         budget = executor.determine_available_memory()
@@ -102,13 +107,14 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
             available_bytes=budget.kv_cache_bytes,
             block_size=config.block_size or capabilities.block_sizes[0],
             max_model_len=config.max_model_len,
-            longest_model_len=model.max_position_embeddings,
+            longest_model_len=longest_sequence(config, model, capabilities),
             max_step_tokens=config.max_num_batched_tokens,
         )
         kv_cache_bytes = executor.initialize_cache(kv_config)
         executor.compile_or_warm_up_model()
         config = replace(config, max_model_len=kv_config.max_model_len)
-        scheduler = UnifiedScheduler(config, KVCacheManager(kv_config), capabilities)
+        assert config.scheduler is not None  # settled
+        scheduler = load_scheduler(config.scheduler)(config, KVCacheManager(kv_config), capabilities)
     except BaseException:
         try:
             executor.shutdown()
@@ -121,18 +127,22 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
     for line in table.lines():
         logger.info(line)
     core = EngineCore(executor, scheduler)
-    return StartedEngine(core, config, model, capabilities, prepared.selection, table)
+    return StartedEngine(core, config, model, capabilities, prepared.selection, features, table)
 
 
-def _narrow(prepared: PreparedEngine, capabilities: Capabilities) -> EngineConfig:
+def _narrow(prepared: PreparedEngine, capabilities: Capabilities) -> tuple[EngineConfig, FeatureTable]:
     """Settle what the user left open once more: the device offers less than its driver promised."""
-    backend = prepared.selection.backend
-    narrowed, degraded = settle_config(prepared.asked, prepared.model, capabilities, backend.name)
-    for line in degraded:
-        logger.info(line)
-    return replace(
-        prepared.config,
+    backend, settled = prepared.selection.backend, prepared.settled
+    narrowed, features = settle_config(settled.asked, settled.model, capabilities, backend.name)
+    config = replace(
+        settled.config,
+        scheduler=narrowed.scheduler,
         enable_prefix_caching=narrowed.enable_prefix_caching,
         enable_chunked_prefill=narrowed.enable_chunked_prefill,
-        max_num_seqs=min(prepared.config.max_num_seqs, narrowed.max_num_seqs),
+        max_num_seqs=min(settled.config.max_num_seqs, narrowed.max_num_seqs),
     )
+    # The worker was built with its data type and its largest step; those stay.
+    news = features.news_since(settled.features).without("dtype", "max_num_batched_tokens")
+    for line in news.lines():
+        logger.info(line)
+    return config, settled.features.replaced(*news.rows)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from core_engine.plugin._capabilities import Capabilities
     from core_engine.scheduler.contract import Scheduler
 
-__all__ = ["SETTING_OF", "find_gaps", "is_on", "wish"]
+__all__ = ["SETTING_OF", "find_gaps", "find_undeclared", "is_on", "wish"]
 
 #: Feature (a field of `Capabilities`, a name in `Scheduler.offers`) → the setting that asks for it.
 SETTING_OF: Mapping[str, str] = {
@@ -35,6 +35,15 @@ def is_on(feature: str, scheduler: type[Scheduler], config: EngineConfig, capabi
     return asked
 
 
+def find_undeclared(config: EngineConfig, capabilities: Capabilities) -> tuple[str, ...]:
+    """Return what was asked for by name and the backend does not declare, as ``setting=value``."""
+    return tuple(
+        f"{setting}={getattr(config, setting)}"
+        for feature, setting in SETTING_OF.items()
+        if wish(config, feature) and not getattr(capabilities, feature)
+    )
+
+
 def find_gaps(
     scheduler: type[Scheduler], config: EngineConfig, capabilities: Capabilities
 ) -> tuple[str, ...]:
@@ -43,17 +52,16 @@ def find_gaps(
     That is what it requires of a backend and this one lacks, and each feature that was asked for by
     name and that one of the two does not have.
     """
-    gaps = [
-        f"it needs {name}, which the backend does not declare"
-        for name in scheduler.requires
-        if not getattr(capabilities, name)
-    ]
-    for feature, setting in SETTING_OF.items():
-        if not wish(config, feature):
-            continue
-        asked = f"{setting}={getattr(config, setting)}"
-        if not getattr(capabilities, feature):
-            gaps.append(f"{asked} was asked for, and the backend does not declare {feature}")
-        elif feature not in scheduler.offers:
-            gaps.append(f"{asked} was asked for, and this scheduler does without {feature}")
-    return tuple(gaps)
+    missing = [name for name in scheduler.requires if not getattr(capabilities, name)]
+    return (
+        *(f"it needs {name}, which the backend does not declare" for name in missing),
+        *(
+            f"{asked} was asked for, and the backend does not declare it"
+            for asked in find_undeclared(config, capabilities)
+        ),
+        *(
+            f"{setting}={getattr(config, setting)} was asked for, and the scheduler does without it"
+            for feature, setting in SETTING_OF.items()
+            if wish(config, feature) and getattr(capabilities, feature) and feature not in scheduler.offers
+        ),
+    )

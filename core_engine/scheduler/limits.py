@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from core_engine.plugin._capabilities import Capabilities
     from core_engine.scheduler.contract import Scheduler
 
-__all__ = ["SchedulerLimits"]
+__all__ = ["SchedulerLimits", "largest_step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class SchedulerLimits:
         """
         if gaps := find_gaps(scheduler, config, capabilities):
             raise UnsupportedFeature(f"{scheduler.__name__} cannot run here: {'; '.join(gaps)}")
-        budget = _largest_step(config.max_num_batched_tokens, capabilities.token_buckets)
+        budget = largest_step(config.max_num_batched_tokens, capabilities.token_buckets)
         chunked = is_on("chunked_prefill", scheduler, config, capabilities)
         if not chunked and budget < max_model_len:
             padding = "" if budget == config.max_num_batched_tokens else f", {budget} without padding,"
@@ -67,7 +67,7 @@ class SchedulerLimits:
         )
 
 
-def _largest_step(budget: int, buckets: tuple[int, ...]) -> int:
+def largest_step(budget: int, buckets: tuple[int, ...]) -> int:
     """Return the most tokens that cost at most ``budget`` when padded. Raises `ConfigError` for none."""
     if not buckets:
         return budget

@@ -151,9 +151,9 @@ def test_case_25_changes_are_applied_in_order_with_a_line_each(site: PluginSite)
             ConfigChange(field="dtype", value="float32", reason="no bfloat16"),
         )
     """
-    config, lines = backend_with(site, extra).check_config(CONFIG, MODEL, DEVICES)
+    config, changes = backend_with(site, extra).check_config(CONFIG, MODEL, DEVICES)
     assert (config.max_num_seqs, config.dtype) == (8, "float32")
-    assert lines == (
+    assert tuple(map(str, changes)) == (
         "max_num_seqs: 64 → 8 (backend 'acme': eight rows)",
         "dtype: auto → float32 (backend 'acme': no bfloat16)",
     )

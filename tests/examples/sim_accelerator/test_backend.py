@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from core_engine_sim import backend
+from core_engine_sim.buckets import BucketShapes
 
 from core_engine.backends.backend import Backend
 from core_engine.backends.selection import select_backend
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.errors import BackendUnavailable
 from core_engine.plugin import ConfigError, DetectionState, Probe, UnsupportedFeature
+from core_engine.plugin.runtime import StepKind
 
 MODEL = ModelConfig(
     path="tiny",
@@ -114,6 +116,16 @@ def test_a_model_over_several_devices_is_refused(sim: Backend) -> None:
         sim.plan_workers(replace(CONFIG, tensor_parallel_size=2), devices)
 
 
-def test_a_small_vocabulary_limits_the_logprobs() -> None:
-    assert backend.capabilities(MODEL).max_logprobs == 20
-    assert backend.capabilities(replace(MODEL, vocab_size=7)).max_logprobs == 7
+def test_a_small_vocabulary_limits_the_logprobs(sim: Backend) -> None:
+    assert sim.capabilities((), CONFIG, MODEL).max_logprobs == 20
+    assert sim.capabilities((), CONFIG, replace(MODEL, vocab_size=7)).max_logprobs == 7
+
+
+@pytest.mark.parametrize("budget", [1, 8, 32, 256])
+def test_the_declared_buckets_are_those_that_steps_are_padded_to(sim: Backend, budget: int) -> None:
+    config = replace(CONFIG, max_num_batched_tokens=budget)
+    buckets = sim.capabilities((), config, MODEL).token_buckets
+    shapes = BucketShapes(max_num_batched_tokens=budget, max_num_seqs=4, max_logprobs=0)
+    for num_tokens in range(1, budget + 1):
+        padded = shapes.pad(num_tokens, 1, StepKind.MIXED).num_tokens
+        assert padded == next(bucket for bucket in buckets if bucket >= num_tokens)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from core_engine_sim.buckets import BucketShapes, power_of_two_buckets
+from core_engine_sim.buckets import BucketShapes
+from core_engine_sim.sizes import power_of_two_buckets
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -51,6 +51,14 @@ def test_tokens_are_those_of_the_cpu_backend(model: str, sim: LLM) -> None:
             assert tokens(sim, params) == tokens(cpu, params)
 
 
+def test_tokens_are_the_same_under_the_simple_scheduler(model: str, sim: LLM) -> None:
+    with LLM(model, backend="sim", scheduler="simple", **SETTINGS) as simple:
+        # A step must hold the longest sequence, and padded steps are powers of two.
+        assert simple.engine.config.max_num_batched_tokens == 128
+        for params in PARAMS.values():
+            assert tokens(simple, params) == tokens(sim, params)
+
+
 def test_a_worker_in_its_own_process_gives_the_same_tokens(model: str, sim: LLM) -> None:
     with LLM(model, backend="sim", executor="process", **SETTINGS) as other:
         assert tokens(other, PARAMS["seeded"]) == tokens(sim, PARAMS["seeded"])

@@ -21,6 +21,7 @@ from core_engine.plugin import (
     hookimpl,
     load_class,
 )
+from core_engine_sim.sizes import MIN_MIXED_TOKENS, power_of_two_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +94,9 @@ def detect(probe: Probe) -> Detection:
 
 
 @hookimpl
-def capabilities(model: ModelConfig) -> Capabilities:
+def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]) -> Capabilities:
     """Declare what the conformance kit may hold the backend to."""
+    smallest = min(MIN_MIXED_TOKENS, _next_power_of_two(config.max_num_batched_tokens))
     return Capabilities(
         dtypes=("bfloat16", "float32"),
         block_sizes=(16,),
@@ -106,6 +108,8 @@ def capabilities(model: ModelConfig) -> Capabilities:
         prompt_logprobs=True,
         graph_capture=True,
         draft_tokens=True,
+        # Whatever the budget turns out to be, the steps up to it are padded to these.
+        token_buckets=power_of_two_buckets(smallest, options["max_padded_tokens"]),
     )
 
 

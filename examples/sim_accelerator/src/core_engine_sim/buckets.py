@@ -5,21 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from core_engine.plugin.runtime import SamplingKind, ShapePolicy, StepKind, StepShape
+from core_engine_sim.sizes import MIN_MIXED_TOKENS, power_of_two_buckets
 
-__all__ = ["MIN_MIXED_TOKENS", "BucketShapes", "power_of_two_buckets"]
-
-#: Smaller mixed steps are padded to this many tokens.
-MIN_MIXED_TOKENS = 16
-
-
-def power_of_two_buckets(smallest: int, limit: int) -> tuple[int, ...]:
-    """Return ``smallest``, its doubles below ``limit``, and ``limit`` itself, in rising order."""
-    buckets = []
-    size = min(smallest, limit)
-    while size < limit:
-        buckets.append(size)
-        size *= 2
-    return (*buckets, limit)
+__all__ = ["BucketShapes"]
 
 
 class BucketShapes(ShapePolicy):
