@@ -86,6 +86,11 @@ class BlockPool:
         self._hash_of[block] = block_hash
         self._blocks_of.setdefault(block_hash, []).append(block)
 
+    def forget(self, block_hash: bytes) -> None:
+        """Forget which blocks hold the prefix ``block_hash``; references stay."""
+        for block in self._blocks_of.pop(block_hash, ()):
+            self._hash_of[block] = None
+
     def forget_all(self) -> None:
         """Forget every hash; references stay."""
         self._hash_of = [None] * self.num_blocks

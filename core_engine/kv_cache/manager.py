@@ -211,6 +211,13 @@ class KVCacheManager:
             following = min(following, freed_at)
         return following
 
+    def forget(self, table: BlockTable) -> None:
+        """Let nobody find a prefix of ``table``'s tokens, now or once it grows: its content is not trusted."""
+        for name in table.hashes:
+            for suffix in self._suffixes:
+                self.pool.forget(name + suffix)
+        table.generation = -1
+
     def free(self, table: BlockTable) -> None:
         """Give all blocks of ``table`` back; what was committed stays in the cache until it is evicted."""
         # A prefix is of use only while all groups have it: they lose their tails together.

@@ -29,7 +29,9 @@ class Sampler(ABC):
         """Sample from ``logits`` (``[R, vocab_size]``, any float dtype; not changed).
 
         ``inputs`` are the arrays of `core_engine.worker.step.HostSampling` as device tensors. Returns
-        ``token_ids`` int32 ``[R]`` and, where ``kind.num_logprobs`` is k, what ``logprobs`` returns.
+        ``token_ids`` int32 ``[R]`` and, where ``kind.num_logprobs`` is k, what ``logprobs`` returns. A row
+        whose chosen logit is not finite has no token to give and gets -1: the model's logits are not
+        numbers, or every token is forbidden.
         """
 
     @abstractmethod

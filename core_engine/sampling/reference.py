@@ -3,7 +3,8 @@
 A row's token is the largest of logit + temperature · noise among the tokens that the filters keep. With
 Gumbel noise that draws from softmax(logit / temperature), with temperature 0 it is the most likely
 token, and no division can overflow. Of equal tokens the one with the lowest id counts as the larger,
-in the choice and in the filters' order; a row that forbids every token gives id 0.
+in the choice and in the filters' order. A row whose chosen logit is not finite has no token to give: NaN
+counts as the largest, so one is enough, and -inf is chosen only where every token is forbidden.
 """
 
 from __future__ import annotations
@@ -32,22 +33,24 @@ class ReferenceSampler(Sampler):
         token_ids = self.choose(adjust_logits(logits, inputs, kind), inputs, kind)
         if kind.num_logprobs is None:
             return {"token_ids": token_ids}
-        return {"token_ids": token_ids, **self.logprobs(logits, token_ids, kind.num_logprobs)}
+        some_ids = torch.clamp(token_ids, min=0)
+        return {"token_ids": token_ids, **self.logprobs(logits, some_ids, kind.num_logprobs)}
 
     def choose(self, logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> torch.Tensor:
-        """Take each row's token, int32 ``[R]``, from adjusted ``logits``."""
+        """Take each row's token, int32 ``[R]``, from adjusted ``logits``; -1 where a row has none."""
         if kind.all_greedy:
-            return torch.argmax(logits, dim=-1).to(torch.int32)
+            return _chosen(logits, torch.argmax(logits, dim=-1, keepdim=True))
         logits = logits.to(torch.float32)
         temperature, keys = inputs["temperature"][:, None], inputs["noise_keys"]
         if not kind.filters:
             ids = torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)[None]
-            return torch.argmax(logits + temperature * gumbel(keys, ids), dim=-1).to(torch.int32)
+            scores = logits + temperature * gumbel(keys, ids)
+            return _chosen(logits, torch.argmax(scores, dim=-1, keepdim=True))
         values, order = torch.sort(logits, dim=-1, descending=True, stable=True)
         ids = order.to(torch.int32)
         scores = values + temperature * gumbel(keys, ids)
         scores = torch.where(_kept(values, inputs), scores, float("-inf"))
-        return torch.gather(ids, 1, torch.argmax(scores, dim=-1, keepdim=True))[:, 0]
+        return _chosen(logits, torch.gather(order, 1, torch.argmax(scores, dim=-1, keepdim=True)))
 
     def logprobs(
         self, logits: torch.Tensor, token_ids: torch.Tensor, num_logprobs: int
@@ -79,6 +82,12 @@ def adjust_logits(logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> t
         logits = torch.where(seen, repeated, logits)
         logits = logits - frequency * counts - presence * in_output
     return logits
+
+
+def _chosen(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """Return the ids ``[R, 1]`` as int32 ``[R]``, -1 in place of those whose logit is not finite."""
+    is_finite = torch.isfinite(torch.gather(logits, 1, token_ids))
+    return torch.where(is_finite, token_ids.to(torch.int32), -1)[:, 0]
 
 
 def _kept(values: torch.Tensor, inputs: Inputs) -> torch.Tensor:

@@ -91,6 +91,8 @@ class QueueScheduler(Scheduler):
         for request_id in request_ids:
             request = self.roster.requests.get(request_id)
             if request is not None:
+                if reason == "error":
+                    self.kv.forget(request.blocks)
                 self.roster.end(request)
                 outputs.append(
                     CoreOutput(
@@ -201,12 +203,15 @@ class QueueScheduler(Scheduler):
         if self.drafts is not None:
             self.drafts.settle(record, output)
         outputs, ended = take_results(record, output, self.columns)
+        for request, stop in ended:
+            if stop.finish_reason == "error":
+                self.kv.forget(request.blocks)
         stale = self.columns.epoch[record.slots] != record.epochs
         self._commit_full_blocks(record, stale)
         if self.kv.frees_early:
             self._free_behind_windows(record, stale)
         self.roster.release_drained(record, stale)
-        for request in ended:
+        for request, _ in ended:
             self.roster.end(request)
         return failed + outputs
 

@@ -70,7 +70,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def finish(self, request_ids: Iterable[str], reason: str) -> list[CoreOutput]:
-        """End requests from outside ("abort", or "stop" for a stop string); unknown ids are ignored."""
+        """End requests from outside; unknown ids are ignored.
+
+        ``reason`` is "abort", "stop" for a stop string, or "error": the step that computed them failed, and
+        whatever their blocks hold must not be found by others.
+        """
 
     @abstractmethod
     def schedule(self) -> SchedulerOutput | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from core_engine.engine.messages import CoreOutput
 from core_engine.scheduler.request import RequestState, RequestStatus
 from core_engine.scheduler.step_in_flight import StepInFlight, rows_of_tokens
-from core_engine.scheduler.stops import append_tokens, slice_logprobs
+from core_engine.scheduler.stops import Stop, append_tokens, slice_logprobs
 
 if TYPE_CHECKING:
     from core_engine.scheduler.columns import RequestColumns
@@ -18,21 +20,21 @@ __all__ = ["take_results"]
 
 def take_results(
     record: StepInFlight, output: ModelRunnerOutput, columns: RequestColumns
-) -> tuple[list[CoreOutput], list[RequestState]]:
-    """Append the sampled ids to their requests; returns what each gained, and who ends with it.
+) -> tuple[list[CoreOutput], list[tuple[RequestState, Stop]]]:
+    """Append the sampled ids to their requests; returns what each gained, and who ends with it and why.
 
     Rows of requests that have ended since are dropped. Rows of preempted ones count: their tokens
     were sampled while their blocks were still theirs.
     """
     outputs: list[CoreOutput] = []
-    ended: list[RequestState] = []
+    ended: list[tuple[RequestState, Stop]] = []
     prompt_logprobs = dict(output.prompt_logprobs)
-    plain = output.logprobs is None and not prompt_logprobs
+    sampled = output.sampled_token_ids
+    all_chosen = not len(sampled.values) or np.minimum.reduce(sampled.values) >= 0
+    plain = all_chosen and output.logprobs is None and not prompt_logprobs
     finished = RequestStatus.FINISHED
     stop_row = 0
-    for request, new_ids in zip(
-        record.sampling_requests, rows_of_tokens(output.sampled_token_ids), strict=True
-    ):
+    for request, new_ids in zip(record.sampling_requests, rows_of_tokens(sampled), strict=True):
         num_new = len(new_ids)
         start_row, stop_row = stop_row, stop_row + num_new
         if request.status is finished:
@@ -58,7 +60,7 @@ def take_results(
         columns.num_tokens[request.slot] += num_new - 1  # one was counted when the step was scheduled
         stop = append_tokens(request, new_ids)
         if stop is not None:
-            ended.append(request)
+            ended.append((request, stop))
             new_ids = new_ids[: stop.num_kept]
         logprobs, num_logprobs = None, request.request.params.logprobs
         if num_logprobs is not None and output.logprobs is not None:

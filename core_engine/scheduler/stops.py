@@ -9,6 +9,10 @@ from core_engine.worker.output import LogprobRows
 
 __all__ = ["Stop", "append_tokens", "slice_logprobs"]
 
+_NO_TOKEN = (
+    "the model gave no token: its logits are not numbers, or bias, bad_words and min_tokens forbid every one"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -25,10 +29,13 @@ def append_tokens(request: RequestState, new_ids: tuple[int, ...]) -> Stop | Non
     """Append sampled ids to ``request.tokens`` up to the one that ends it; None while it goes on.
 
     Looked at token by token: a stop token counts from the ``min_tokens``-th token on and wins over
-    the length that is reached with the same token.
+    the length that is reached with the same token. A negative id says that the model had no token to
+    give (see `Sampler`).
     """
     tokens = request.tokens
     for num_kept, token in enumerate(new_ids, 1):
+        if token < 0:
+            return Stop("error", num_kept - 1, message=_NO_TOKEN)
         tokens.append(token)
         length = len(tokens)
         if token in request.stop_ids and length >= request.min_total_tokens:

@@ -166,12 +166,13 @@ class InputBatch:
     def commit(self, rows: IntArray, token_ids: IntArray, nth: IntArray | None = None) -> None:
         """Append a sampled token to each of ``rows``.
 
-        A row may get several, in order; ``nth`` then counts them from 0 for each row.
+        A row may get several, in order; ``nth`` then counts them from 0 for each row. A row without a token
+        (-1) ends with this step; a step behind it that is under way already reads token 0 there.
         """
         positions = self.num_tokens[rows]
         if nth is not None:
             positions += nth
-        self.token_table[rows, positions] = token_ids
+        self.token_table[rows, positions] = np.maximum(token_ids, 0)
         # Of a row's several tokens the last one counts.
         self.num_tokens[rows] = positions + 1
 

@@ -36,7 +36,8 @@ class ModelRunnerOutput:
 
     step_id: int
     request_ids: tuple[str, ...] = ()
-    #: Sampled ids; one per row unless drafts were verified.
+    #: Sampled ids, one per row unless drafts were verified; -1 where the model had no token to give, which
+    #: ends that request with "error".
     sampled_token_ids: Ragged
     #: As many rows as ``sampled_token_ids.values``, with the largest k that a row of the step asked
     #: for; None when no row asked.

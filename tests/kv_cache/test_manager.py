@@ -160,6 +160,22 @@ def test_case_05_what_a_table_wrote_before_a_reset_is_never_found_after_it() -> 
     assert len(kv.find_cached_prefix(kv.new_table(), TOKENS, 12)) == 3
 
 
+def test_a_forgotten_table_is_found_neither_now_nor_when_it_grows() -> None:
+    kv = manager()
+    table = filled(kv, 8)
+    sharing = kv.new_table()
+    kv.allocate(sharing, 8, cached=kv.find_cached_prefix(sharing, TOKENS, 8))
+
+    kv.forget(table)
+    kv.allocate(table, 12)
+    kv.commit(table, TOKENS, 12)
+
+    assert len(kv.find_cached_prefix(kv.new_table(), TOKENS, 12)) == 0
+    kv.free(table)
+    kv.free(sharing)
+    assert kv.pool.num_free == 8
+
+
 def test_a_pool_without_a_block_for_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="pool of 1 blocks holds no token"):
         manager(num_blocks=1)

@@ -81,6 +81,13 @@ class ManagerMachine(RuleBasedStateMachine):
     def free(self, data: st.DataObject) -> None:
         self.kv.free(self.live.pop(data.draw(st.integers(0, len(self.live) - 1))).table)
 
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        live = data.draw(st.sampled_from(self.live))
+        self.kv.forget(live.table)
+        assert len(self.kv.find_cached_prefix(live.table, live.tokens, live.num_processed)) == 0
+
     @rule()
     def reset(self) -> None:
         assert self.kv.reset_prefix_cache() == (not any(live.table.num_held for live in self.live))

@@ -15,7 +15,7 @@ NUM_DRAWS = 20_000
 
 
 def sample(logits: Any, kind: SamplingKind, **columns: Any) -> list[int]:
-    rows = torch.as_tensor(np.atleast_2d(logits))
+    rows = logits if isinstance(logits, torch.Tensor) else torch.as_tensor(np.atleast_2d(logits))
     inputs = sampler_inputs(*rows.shape, **columns)
     return ReferenceSampler().sample(rows, inputs, kind)["token_ids"].tolist()
 
@@ -138,9 +138,43 @@ def test_the_smallest_temperature_does_not_overflow() -> None:
         assert set(sample(rows, kind, temperature=1e-30)) == {5}
 
 
-@pytest.mark.parametrize("kind", [GREEDY, PLAIN, FILTERED])
-def test_a_row_that_forbids_everything_gives_id_0(kind: SamplingKind) -> None:
-    assert sample(np.full((1, 8), -np.inf, dtype=np.float32), kind, top_p=0.9, top_k=3) == [0]
+KINDS = {"greedy": GREEDY, "plain": PLAIN, "filtered": FILTERED}
+FAULTS = {
+    "all forbidden": np.full(12, -np.inf),
+    "all NaN": np.full(12, np.nan),
+    "one NaN": np.where(np.arange(12) == 7, np.nan, LOGITS),
+    "NaN among forbidden": np.where(np.arange(12) == 7, np.nan, -np.inf),
+    "one +inf": np.where(np.arange(12) == 7, np.inf, LOGITS),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("top_k", [3, 12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_without_a_finite_choice_gives_minus_one_and_disturbs_no_other(
+    fault: np.ndarray, kind: SamplingKind, top_k: int, dtype: torch.dtype
+) -> None:
+    columns: dict[str, Any] = {"temperature": 0.8, "top_k": top_k, "top_p": 0.9 if top_k < 12 else 1.0}
+    rows = torch.from_numpy(np.stack([LOGITS, fault, LOGITS]).astype(np.float32)).to(dtype)
+    healthy = torch.from_numpy(np.stack([LOGITS] * 3)).to(dtype)
+
+    tokens = sample(rows, kind, **columns)
+
+    expected = sample(healthy, kind, **columns)
+    assert tokens == [expected[0], -1, expected[2]]
+
+
+def test_a_row_without_a_token_reports_log_probabilities_of_no_meaning_and_the_others_keep_theirs() -> None:
+    rows = torch.from_numpy(np.stack([np.full(12, np.nan, dtype=np.float32), LOGITS]))
+    kind = SamplingKind(all_greedy=True, num_logprobs=2)
+
+    broken = ReferenceSampler().sample(rows, sampler_inputs(2, 12), kind)
+    alone = ReferenceSampler().sample(rows[1:], sampler_inputs(1, 12), kind)
+
+    assert broken["token_ids"].tolist() == [-1, 5]
+    assert broken["logprobs"][1].tolist() == alone["logprobs"][0].tolist()
+    assert broken["logprob_ids"][1].tolist() == [5, 5, 8]
 
 
 @pytest.mark.parametrize("kind", [PLAIN, FILTERED])

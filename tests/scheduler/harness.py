@@ -81,6 +81,7 @@ def request(
     priority: int = 0,
     arrival_s: float = 0.0,
     stream: int = 0,
+    seed: int = 1,
     **params: Any,
 ) -> CoreRequest:
     """A request; an int as the prompt stands for `prompt_of` that length, different by ``name``."""
@@ -90,7 +91,7 @@ def request(
         prompt_token_ids=np.array(ids, dtype=np.int32),
         params=SamplingParams(temperature=0.0, **params),
         max_tokens=max_tokens,
-        seed=1,
+        seed=seed,
         stream=stream,
         eos_token_ids=tuple(eos),
         priority=priority,

@@ -35,7 +35,7 @@ class KernelSampler(ReferenceSampler):
     def choose(
         self, logits: torch.Tensor, inputs: Mapping[str, torch.Tensor], kind: SamplingKind
     ) -> torch.Tensor:
-        """Take each row's token, int32 ``[R]``, from adjusted ``logits``."""
+        """Take each row's token, int32 ``[R]``, from adjusted ``logits``; -1 where a row has none."""
         if logits.dtype not in (torch.float32, torch.bfloat16):
             logits = logits.to(torch.float32)
         token_ids = torch.empty(logits.shape[0], dtype=torch.int32)

@@ -87,6 +87,23 @@ def test_forbidden_tokens_are_never_taken(kind: SamplingKind) -> None:
     assert_as_reference(logits, kind, top_p=0.9 if kind.filters else 1.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", [GREEDY, PLAIN, FILTERED], ids=["greedy", "plain", "filtered"])
+def test_rows_without_a_finite_choice_give_no_token(dtype: torch.dtype, kind: SamplingKind) -> None:
+    logits = random_logits("flat", 1000).to(dtype)
+    logits[1] = torch.nan
+    logits[3, 999] = torch.nan
+    logits[5] = -torch.inf
+    logits[6, 300] = -torch.nan
+    logits[7, 0] = torch.inf
+    logits[9] = -torch.inf
+    logits[9, 4] = torch.nan
+    columns: dict[str, Any] = {"top_p": 0.9 if kind.filters else 1.0}
+    assert_as_reference(logits, kind, **columns)
+    tokens = KernelSampler().sample(logits, sampler_inputs(NUM_ROWS, 1000, **columns), kind)["token_ids"]
+    assert [row for row in range(NUM_ROWS) if tokens[row] < 0] == [1, 3, 5, 6, 7, 9]
+
+
 def test_bias_and_penalties_come_first() -> None:
     kind = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=2)
     generator = np.random.default_rng(1)

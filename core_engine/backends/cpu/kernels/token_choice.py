@@ -14,6 +14,7 @@ from numba import njit, prange
 
 from core_engine.backends.cpu.kernels.logarithm import neg_log, widened
 from core_engine.backends.cpu.kernels.token_filters import CHUNK, find_limit
+from core_engine.backends.cpu.kernels.vector_ops import float_bits
 from core_engine.plugin.runtime import THREEFRY_PARITY
 
 #: Noise never exceeds −log(−log(1 − 2⁻²⁴)) = 16.6355….
@@ -21,6 +22,7 @@ _MAX_NOISE = np.float32(16.64)
 #: More than the computed noise may rise where its bits fall.
 _SLACK = np.float32(1e-4)
 _NO_LIMIT = np.float32(-np.inf)
+_INFINITY, _INFINITY_BITS = np.float32(np.inf), np.int32(0x7F800000)
 _PARITY = np.uint32(THREEFRY_PARITY)
 #: NaN and the sign of zero may come out as the processor likes; sums and products stay as written.
 _INNER = {"fastmath": {"nnan", "nsz"}, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -73,6 +75,18 @@ def _chunk_max(row, start, stop):
         value = widened(row[i])
         best = value if value > best else best
     return best
+
+
+@njit(**_INNER)
+def _largest_bits(row):
+    """Return the largest of a row's logits as bits without their sign: NaN counts beyond infinity.
+
+    What the other functions make of a NaN is undefined, and this one compares integers.
+    """
+    most = np.int32(0)
+    for i in range(len(row)):
+        most = max(most, np.int32(float_bits(widened(row[i])) & np.int32(0x7FFFFFFF)))
+    return most
 
 
 @njit(**_INNER)
@@ -154,11 +168,15 @@ def _draw(row, chunk_max, top_id, temperature, key0, key1, limit, limit_id):
 
 @njit(**_INNER)
 def _choose(logits, temperature, top_k, top_p, min_p, key0, key1):
-    """Return one row's token."""
+    """Return one row's token, -1 where it has none to give."""
+    if _largest_bits(logits) > _INFINITY_BITS:
+        return -1
     vocab_size = len(logits)
     chunk_max = np.empty((vocab_size + CHUNK - 1) // CHUNK, dtype=np.float32)
     top_id, largest = _row_argmax(logits, chunk_max)
-    if temperature == 0 or largest == _NO_LIMIT:
+    if not _NO_LIMIT < largest < _INFINITY:
+        return -1
+    if temperature == 0:
         return top_id
     row = np.empty(vocab_size, dtype=np.float32)
     _widen(logits, row)
@@ -175,7 +193,7 @@ def _choose(logits, temperature, top_k, top_p, min_p, key0, key1):
     cache=True,
 )
 def choose_rows(logits, are_float32, temperature, top_k, top_p, min_p, noise_keys, token_ids):
-    """Write each row's token to ``token_ids``.
+    """Write each row's token to ``token_ids``; -1 where a row has NaN or its largest logit is not finite.
 
     ``logits`` are bfloat16 by their bits, or float32 where ``are_float32``, each then two columns; the
     other arguments are those of `HostSampling`.
