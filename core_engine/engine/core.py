@@ -2,59 +2,199 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from core_engine._text import error_line
+from core_engine.engine.messages import CoreOutput
+from core_engine.errors import ContractError, CoreEngineError, EngineClosed
+
 if TYPE_CHECKING:
-    from core_engine.engine.messages import CoreOutput, CoreRequest
+    from core_engine.engine.messages import CoreRequest
     from core_engine.executor.base import Executor
+    from core_engine.scheduler.check import StepChecker
     from core_engine.scheduler.contract import Scheduler
+    from core_engine.scheduler.output import SchedulerOutput
 
 __all__ = ["EngineCore"]
 
+logger = logging.getLogger(__name__)
+
+#: So many times in a row the scheduler may fail to build a step before the engine gives it up.
+_MAX_SCHEDULER_FAULTS = 3
+
 
 class EngineCore:
-    """Owns a started executor and a scheduler; one ``step`` computes one step of the model."""
+    """Owns a started executor and a scheduler; one ``step`` computes one step of the model.
 
-    def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
+    Every request that was added ends exactly once: by ``step``, ``finish``, ``take_failed`` or ``shutdown``.
+
+    * A step that fails in the executor, or whose results cannot be taken, ends its own requests with
+      "error"; requests that wait are not touched. The runner may not have heard of the step, so
+      the next one tells again who ended and who was preempted.
+    * A wrong step (see `StepChecker`) never reaches the executor. It ends all requests that it names.
+    * A scheduler that raises, builds a wrong step, or has work but builds no step, three times in a row, is
+      given up: all requests end with "error", and the engine is closed.
+    """
+
+    def __init__(self, executor: Executor, scheduler: Scheduler, checker: StepChecker) -> None:
         self.executor = executor
         self.scheduler = scheduler
+        self._checker = checker
+        #: The ids of requests that have not ended, in order.
+        self._open: dict[str, None] = {}
         self._failed: list[CoreOutput] = []
+        #: Ids that ended or were preempted in steps that failed, in order.
+        self._untold_finished: tuple[str, ...] = ()
+        self._untold_preempted: tuple[str, ...] = ()
+        self._num_faults = 0
+        #: Why nothing more is computed; empty while the engine is open.
+        self._closed = ""
 
     def add(self, request: CoreRequest) -> None:
-        """Queue a request. Raises `InvalidRequest` when it can never run."""
-        self.scheduler.add(request)
+        """Queue a request.
+
+        Raises `InvalidRequest` when it can never run, `ContractError` when the scheduler fails over it and
+        `EngineClosed` when nothing is computed any more; other requests are not touched.
+        """
+        self._check_open()
+        name = request.request_id
+        try:
+            self.scheduler.add(request)
+        except CoreEngineError:
+            raise
+        except Exception as error:
+            if name not in self._open:
+                self.scheduler.finish([name], "error")
+            raise ContractError(
+                f"the scheduler failed over request {name!r}, which is refused: {_told(error)}"
+            ) from error
+        self._open[name] = None
 
     def finish(self, request_ids: Iterable[str], reason: str) -> list[CoreOutput]:
         """End requests from outside: "abort", or "stop" when the text side found a stop string."""
-        return self.scheduler.finish(request_ids, reason)
+        outputs = self.scheduler.finish(request_ids, reason)
+        self._close_ended(outputs)
+        return outputs
 
     def has_work(self) -> bool:
         """Say whether ``step`` has anything to do."""
-        return self.scheduler.has_work()
+        return not self._closed and self.scheduler.has_work()
 
     def step(self) -> list[CoreOutput]:
         """Schedule, compute and account one step; returns what each of its requests gained.
 
-        When the step fails its requests end with "error" (their cache is undefined), ``take_failed``
-        tells of them, and the failure is raised; requests that wait are not touched, and the engine
-        may go on.
+        Raises what went wrong, after which ``take_failed`` tells which requests that ended, and the engine
+        may go on; `EngineClosed` when nothing is computed any more.
         """
-        step = self.scheduler.schedule()
+        self._check_open()
+        step = self._next_step()
         if step is None:
             return []
         try:
-            output = self.executor.execute_model(step).result()
-        except BaseException:
-            self._failed += self.scheduler.finish(step.request_ids, "error")
+            output = self.executor.execute_model(self._with_untold(step)).result()
+            outputs = self.scheduler.update(step, output)
+        except BaseException as error:
+            self._untold_finished += step.finished_request_ids
+            self._untold_preempted += step.preempted_request_ids
+            self._failed += self._end(step.request_ids, "error", f"its step failed: {_told(error)}")
             raise
-        return self.scheduler.update(step, output)
+        self._untold_finished = self._untold_preempted = ()
+        self._close_ended([output for output in outputs if output.finish_reason is not None])
+        return outputs
 
     def take_failed(self) -> list[CoreOutput]:
         """Return the ends of requests that failed steps took with them, each once."""
         failed, self._failed = self._failed, []
         return failed
 
-    def shutdown(self) -> None:
-        """Release the workers; safe to call twice."""
-        self.executor.shutdown()
+    def shutdown(self) -> list[CoreOutput]:
+        """End the open requests with "abort" and release the workers; a second call does nothing.
+
+        Returns those ends. Works whatever has failed before.
+        """
+        self._closed = self._closed or "this engine was closed; build a new one"
+        try:
+            return self._end(self._open, "abort", None)
+        finally:
+            self.executor.shutdown()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosed(self._closed)
+
+    def _next_step(self) -> SchedulerOutput | None:
+        """Let the scheduler build a step, and check it."""
+        step = None
+        try:
+            step = self.scheduler.schedule()
+            if step is not None:
+                self._checker.check(step)
+            elif self.scheduler.has_work():
+                raise ContractError("the scheduler has work, but builds no step")
+        except Exception as error:
+            self._take_fault(step, error)
+            raise
+        self._num_faults = 0
+        return step
+
+    def _take_fault(self, step: SchedulerOutput | None, error: Exception) -> None:
+        """End the requests that a wrong step names, and everything once the scheduler is given up."""
+        self._num_faults += 1
+        if step is not None:
+            named = _names(step)
+            self._checker.excuse(named)
+            self._untold_finished += named
+            self._failed += self._end(named, "error", _told(error))
+        if self._num_faults == _MAX_SCHEDULER_FAULTS:
+            self._closed = (
+                f"the scheduler failed {self._num_faults} times in a row and was given up; build a new engine "
+                f"with another scheduler. The last time: {_told(error)}"
+            )
+            self._failed += self._end(self._open, "error", self._closed)
+
+    def _with_untold(self, step: SchedulerOutput) -> SchedulerOutput:
+        """Add what steps before told that failed, as the runner may not know it."""
+        if not self._untold_finished and not self._untold_preempted:
+            return step
+        return replace(
+            step,
+            finished_request_ids=self._untold_finished + step.finished_request_ids,
+            preempted_request_ids=self._untold_preempted + step.preempted_request_ids,
+        )
+
+    def _close_ended(self, ended: Iterable[CoreOutput]) -> None:
+        for output in ended:
+            self._open.pop(output.request_id, None)
+
+    def _end(self, request_ids: Iterable[str], reason: str, message: str | None) -> list[CoreOutput]:
+        """End those of ``request_ids`` that are open, also when the scheduler does not help."""
+        names = [name for name in request_ids if name in self._open]
+        known: dict[str, CoreOutput] = {}
+        try:
+            known = {output.request_id: output for output in self.scheduler.finish(names, reason)}
+        except Exception:
+            logger.exception("the scheduler failed to end requests")
+        for name in names:
+            del self._open[name]
+        ended = [known.get(name) or CoreOutput(request_id=name, finish_reason=reason) for name in names]
+        return [msgspec.structs.replace(output, message=message) for output in ended]
+
+
+def _names(step: SchedulerOutput) -> tuple[str, ...]:
+    """Return all requests that a step names, each once; what cannot be read names none."""
+    try:
+        new = [request.request_id for request in step.new_requests]
+        listed = (*step.request_ids, *new, *step.resumed_request_ids, *step.preempted_request_ids)
+        return tuple(dict.fromkeys((*listed, *step.finished_request_ids)))
+    except (AttributeError, TypeError):
+        return ()
+
+
+def _told(error: BaseException) -> str:
+    line = error_line(error)
+    return line if isinstance(error, CoreEngineError) else f"{type(error).__name__}: {line}"
