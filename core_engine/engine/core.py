@@ -69,7 +69,7 @@ class EngineCore:
             raise
         except Exception as error:
             if name not in self._open:
-                self.scheduler.finish([name], "error")
+                self._tell_scheduler([name], "error")
             raise ContractError(
                 f"the scheduler failed over request {name!r}, which is refused: {_told(error)}"
             ) from error
@@ -152,8 +152,8 @@ class EngineCore:
             self._failed += self._end(named, "error", _told(error))
         if self._num_faults == _MAX_SCHEDULER_FAULTS:
             self._closed = (
-                f"the scheduler failed {self._num_faults} times in a row and was given up; build a new engine "
-                f"with another scheduler. The last time: {_told(error)}"
+                f"the scheduler failed {self._num_faults} times in a row and was given up; build a new "
+                f"engine with another scheduler. The last time: {_told(error)}"
             )
             self._failed += self._end(self._open, "error", self._closed)
 
@@ -174,15 +174,18 @@ class EngineCore:
     def _end(self, request_ids: Iterable[str], reason: str, message: str | None) -> list[CoreOutput]:
         """End those of ``request_ids`` that are open, also when the scheduler does not help."""
         names = [name for name in request_ids if name in self._open]
-        known: dict[str, CoreOutput] = {}
-        try:
-            known = {output.request_id: output for output in self.scheduler.finish(names, reason)}
-        except Exception:
-            logger.exception("the scheduler failed to end requests")
+        known = self._tell_scheduler(names, reason)
         for name in names:
             del self._open[name]
         ended = [known.get(name) or CoreOutput(request_id=name, finish_reason=reason) for name in names]
         return [msgspec.structs.replace(output, message=message) for output in ended]
+
+    def _tell_scheduler(self, names: list[str], reason: str) -> dict[str, CoreOutput]:
+        try:
+            return {output.request_id: output for output in self.scheduler.finish(names, reason)}
+        except Exception:
+            logger.exception("the scheduler failed to end requests")
+            return {}
 
 
 def _names(step: SchedulerOutput) -> tuple[str, ...]:

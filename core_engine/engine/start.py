@@ -19,6 +19,7 @@ from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.plan import plan_kv_cache
 from core_engine.kv_cache.start_table import StartTable
 from core_engine.plugin import Capabilities
+from core_engine.scheduler.check import StepChecker
 from core_engine.scheduler.plugins import load_scheduler
 from core_engine.worker.context import WorkerContext
 
@@ -126,7 +127,10 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
     )
     for line in table.lines():
         logger.info(line)
-    core = EngineCore(executor, scheduler)
+    checker = StepChecker(
+        kv_config, max_num_batched_tokens=config.max_num_batched_tokens, max_num_seqs=config.max_num_seqs
+    )
+    core = EngineCore(executor, scheduler, checker)
     return StartedEngine(core, config, model, capabilities, prepared.selection, features, table)
 
 

@@ -48,7 +48,8 @@ class SchedulerOutput:
     preempt, add, append or replace blocks, compute.
 
     A step may schedule no token at all and still carry ids in ``finished_request_ids`` or
-    ``preempted_request_ids``; the runner must be told of it.
+    ``preempted_request_ids``; the runner must be told of it. After a step that failed the next one tells
+    again who ended and who was preempted: a runner ignores ids that it does not know (any more).
     """
 
     #: Counts from 0; outputs come back in this order.

@@ -79,7 +79,9 @@ class InputBatch:
             self._parked_tokens.pop(request_id, None)
             self._scored.pop(request_id, None)
         for request_id in step.preempted_request_ids:
-            row = self._row_of[request_id]
+            row = self._row_of.get(request_id)
+            if row is None:
+                continue  # told again after a step that failed
             self._parked_tokens[request_id] = self.token_table[row, : self.num_tokens[row]].copy()
             self._release(request_id)
         for request in step.new_requests:

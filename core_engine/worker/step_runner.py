@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -157,9 +158,10 @@ class StepModelRunner(ModelRunnerBase):
         """Compute one step; waits for the step before it, whose tokens this one may read."""
         if self._batch is None:
             raise EngineError("the KV cache is not initialised: call initialize_kv_cache first")
-        if self._in_flight is not None:
-            self._in_flight.result()
-            self._in_flight = None
+        before, self._in_flight = self._in_flight, None
+        if before is not None:
+            with suppress(Exception):  # its own handle tells of its failure
+                before.result()
         self._batch.apply(scheduler_output)
         if not scheduler_output.request_ids:
             empty = Ragged.from_rows([])

@@ -1,0 +1,368 @@
+"""The loop of scheduler and executor: whatever fails, every request ends once, and others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine.core_case import Core
+from scheduler.harness import expected_tokens, kv_config, prompt_of, request
+
+from core_engine._ragged import Ragged
+from core_engine.engine.messages import CoreOutput, CoreRequest
+from core_engine.errors import (
+    ContractError,
+    DeviceLost,
+    EngineClosed,
+    InvalidRequest,
+    OutOfDeviceMemory,
+    StepTimeout,
+)
+from core_engine.scheduler.output import SchedulerOutput
+from core_engine.scheduler.unified import UnifiedScheduler
+
+FAILURES = [OutOfDeviceMemory("no room"), DeviceLost("gone"), StepTimeout("late"), ValueError("odd")]
+
+
+@pytest.mark.parametrize("before_the_runner", [True, False])
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_a_failed_step_ends_its_own_requests_and_those_that_wait_live(
+    failure: Exception, before_the_runner: bool
+) -> None:
+    core = Core(max_num_seqs=2)
+    core.add(request("a"), request("b"), waits := request("waits"))
+    core.step()
+    core.executor.fail_with, core.executor.fails_before_the_runner = failure, before_the_runner
+
+    with pytest.raises(type(failure)):
+        core.step()
+
+    assert [core.ends(name) for name in ("a", "b", "waits")] == [["error"], ["error"], []]
+    assert "its step failed" in core.message("a")
+    assert str(failure) in core.message("a")
+    core.run()
+    assert core.ends("waits") == ["length"]
+    assert core.tokens("waits") == expected_tokens(waits)
+    core.assert_clean()
+
+
+@pytest.mark.parametrize("before_the_runner", [True, False])
+def test_the_runner_learns_of_ends_and_preemptions_that_a_failed_step_told(before_the_runner: bool) -> None:
+    core = Core(kv_config(num_blocks=9, max_model_len=32))
+    first, second = request("first", 12, max_tokens=16), request("second", 12, max_tokens=16)
+    core.add(first, second)
+    core.executor.fail_with, core.executor.fails_before_the_runner = (
+        OutOfDeviceMemory("no"),
+        before_the_runner,
+    )
+    core.executor.fails_on = lambda step: bool(step.preempted_request_ids)
+
+    with pytest.raises(OutOfDeviceMemory):
+        core.run()
+    core.run()
+
+    assert core.ends("first") == ["error"]
+    assert core.tokens("second") == expected_tokens(second)
+    core.assert_clean()
+
+
+def test_the_cache_holds_nothing_that_a_failed_step_wrote() -> None:
+    core = Core(max_num_batched_tokens=8)
+    prompt = prompt_of(20)
+    core.add(request("lost", prompt))
+    core.step()
+    core.executor.fail_with = OutOfDeviceMemory("no room")
+    with pytest.raises(OutOfDeviceMemory):
+        core.step()
+    core.add(again := request("again", prompt))
+
+    core.run()
+
+    assert core.outputs["again"][-1].num_cached_tokens == 0
+    assert core.tokens("again") == expected_tokens(again)
+    core.assert_clean()
+
+
+def test_case_27_an_id_may_be_aborted_and_added_again_before_the_next_step() -> None:
+    core = Core()
+    core.add(request("x", prompt_of(6, 1)))
+    core.step()
+    core.core.finish(["x"], "abort")
+    core.outputs.clear()
+    core.add(second := request("x", prompt_of(9, 2)))
+
+    core.run()
+
+    assert core.tokens("x") == expected_tokens(second)
+    core.assert_clean()
+
+
+def test_case_27_also_when_the_step_that_would_have_told_of_the_abort_fails() -> None:
+    core = Core()
+    core.add(request("x", prompt_of(6, 1)), request("other"))
+    core.step()
+    core.core.finish(["x"], "abort")
+    core.executor.fail_with, core.executor.fails_before_the_runner = OutOfDeviceMemory("no room"), True
+    with pytest.raises(OutOfDeviceMemory):
+        core.step()
+    core.outputs.clear()
+    core.add(second := request("x", prompt_of(9, 2)))
+
+    core.run()
+
+    assert core.tokens("x") == expected_tokens(second)
+    core.assert_clean()
+
+
+def test_case_14_an_abort_in_the_middle_of_a_chunked_prefill_frees_blocks_and_row() -> None:
+    core = Core(max_num_batched_tokens=8)
+    core.add(request("chunked", 40))
+    core.step()
+    core.step()
+
+    (output,) = core.core.finish(["chunked"], "abort")
+    core.run()
+
+    assert output.finish_reason == "abort"
+    core.assert_clean()
+
+
+def test_case_09_a_step_without_tokens_reaches_the_runner() -> None:
+    core = Core()
+    core.add(request("a", max_tokens=1))
+    core.step()
+    assert core.runner.request_ids == {"a"}
+    assert core.core.has_work()
+
+    core.step()
+
+    assert not core.runner.request_ids
+    assert not core.core.has_work()
+
+
+def test_shutdown_aborts_what_is_open_and_releases_the_worker_once() -> None:
+    core = Core(max_num_seqs=1)
+    core.add(request("done", max_tokens=1))
+    core.run()
+    core.add(request("runs"), request("waits"))
+    core.step()
+
+    ended = core.core.shutdown()
+
+    assert [(o.request_id, o.finish_reason) for o in ended] == [("runs", "abort"), ("waits", "abort")]
+    assert core.core.shutdown() == []
+    assert not core.core.has_work()
+    for call in (core.core.step, lambda: core.core.add(request("late"))):
+        with pytest.raises(EngineClosed, match="this engine was closed"):
+            call()
+
+
+def test_shutdown_after_a_failed_step() -> None:
+    core = Core(max_num_seqs=1)
+    core.add(request("lost"), request("waits"))
+    core.executor.fail_with = DeviceLost("gone")
+    with pytest.raises(DeviceLost):
+        core.step()
+
+    assert [o.request_id for o in core.core.shutdown()] == ["waits"]
+    assert core.executor.num_shutdowns == 1
+
+
+def test_an_interrupt_during_a_step_ends_its_requests() -> None:
+    core = Core(max_num_seqs=1)
+    core.add(request("stopped"), fine := request("fine"))
+    core.executor.fail_with = KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
+
+    core.run()
+    assert core.ends("stopped") == ["error"]
+    assert core.tokens("fine") == expected_tokens(fine)
+    core.assert_clean()
+
+
+Build = Callable[[], SchedulerOutput | None]
+
+
+class Wrong(UnifiedScheduler):
+    """Spoils its next ``num_wrong`` steps; a third party's scheduler with a bug."""
+
+    num_wrong = 0
+    spoil: Callable[[Build], Any]
+
+    def schedule(self) -> Any:
+        if not self.num_wrong:
+            return super().schedule()
+        self.num_wrong -= 1
+        return self.spoil(super().schedule)
+
+
+def too_far(build: Build) -> Any:
+    step = build()
+    return step and replace(step, num_computed_tokens=step.num_computed_tokens + 1)
+
+
+def too_much(build: Build) -> Any:
+    step = build()
+    return step and replace(step, num_scheduled_tokens=step.num_scheduled_tokens + 99)
+
+
+def unreadable(build: Build) -> Any:
+    step = build()
+    return step and replace(step, num_scheduled_tokens=None)
+
+
+def no_step(build: Build) -> None:
+    return None
+
+
+def no_bug_is_impossible(build: Build) -> None:
+    raise IndexError("a bug")
+
+
+def wrong_core(spoil: Callable[..., Any], num_wrong: int, **settings: Any) -> Core:
+    core = Core(scheduler=Wrong, **settings)
+    core.scheduler.spoil, core.scheduler.num_wrong = spoil, num_wrong
+    return core
+
+
+@pytest.mark.parametrize("spoil", [too_far, unreadable])
+def test_a_wrong_step_ends_what_it_names_and_never_reaches_the_runner(spoil: Callable[..., Any]) -> None:
+    core = wrong_core(spoil, 0, max_num_seqs=2)
+    core.add(request("a"), request("b"), waits := request("waits"))
+    core.step()
+    core.scheduler.num_wrong = 1
+
+    with pytest.raises(ContractError, match="the scheduler built a"):
+        core.step()
+
+    assert [core.ends(name) for name in ("a", "b", "waits")] == [["error"], ["error"], []]
+    core.run()
+    assert core.tokens("waits") == expected_tokens(waits)
+    core.assert_clean()
+
+
+def test_ids_of_a_wrong_step_can_be_used_again() -> None:
+    core = wrong_core(too_far, 0)
+    core.add(request("a"))
+    core.step()
+    core.scheduler.num_wrong = 1
+    with pytest.raises(ContractError):
+        core.step()
+    core.outputs.clear()
+    core.add(again := request("a", 9))
+
+    core.run()
+
+    assert core.tokens("a") == expected_tokens(again)
+    core.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "text"),
+    [
+        (too_much, ContractError, "tokens, max_num_batched_tokens is 32"),
+        (no_step, ContractError, "has work, but builds no step"),
+        (no_bug_is_impossible, IndexError, "a bug"),
+    ],
+)
+def test_a_scheduler_that_keeps_failing_is_given_up(
+    spoil: Callable[..., Any], error: type[Exception], text: str
+) -> None:
+    core = wrong_core(spoil, 99)
+    core.add(*[request(f"r{n}") for n in range(20)])
+
+    for _ in range(3):
+        with pytest.raises(error, match=text):
+            core.step()
+
+    assert all(core.ends(f"r{n}") == ["error"] for n in range(20))
+    assert not core.core.has_work()
+    with pytest.raises(EngineClosed, match=rf"the scheduler failed 3 times in a row.*{text}"):
+        core.core.step()
+    assert core.core.shutdown() == []
+
+
+def test_faults_with_good_steps_between_do_not_add_up() -> None:
+    core = wrong_core(no_bug_is_impossible, 0)
+    core.add(only := request("only", max_tokens=12))
+    for _ in range(5):
+        core.scheduler.num_wrong = 2
+        for _ in range(2):
+            with pytest.raises(IndexError):
+                core.step()
+        core.step()
+
+    core.run()
+
+    assert core.tokens("only") == expected_tokens(only)
+    core.assert_clean()
+
+
+class Deaf(UnifiedScheduler):
+    """Neither takes the request "odd" nor ends any."""
+
+    def add(self, request: CoreRequest) -> None:
+        if request.request_id == "odd":
+            raise KeyError("odd")
+        super().add(request)
+
+    def finish(self, request_ids: Iterable[str], reason: str) -> list[CoreOutput]:
+        if list(request_ids):
+            raise RuntimeError("not now")
+        return []
+
+
+def test_a_scheduler_that_raises_over_one_request_refuses_that_one(caplog: pytest.LogCaptureFixture) -> None:
+    core = Core(scheduler=Deaf)
+    core.add(fine := request("fine"))
+
+    with pytest.raises(ContractError, match="failed over request 'odd', which is refused: KeyError: odd"):
+        core.add(request("odd"))
+
+    core.run()
+    assert core.tokens("fine") == expected_tokens(fine)
+
+
+def test_an_impossible_request_is_refused_as_it_is() -> None:
+    core = Core()
+    core.add(first := request("x"))
+
+    with pytest.raises(InvalidRequest, match="is in use"):
+        core.add(request("x"))
+
+    core.run()
+    assert core.tokens("x") == expected_tokens(first)
+
+
+def test_shutdown_ends_requests_that_the_scheduler_does_not_end() -> None:
+    core = Core(scheduler=Deaf)
+    core.add(request("a"))
+
+    ended = core.core.shutdown()
+
+    assert [(o.request_id, o.finish_reason) for o in ended] == [("a", "abort")]
+
+
+def test_results_that_do_not_answer_the_step_end_its_requests() -> None:
+    core = Core(max_num_seqs=1)
+    core.add(request("a"), waits := request("waits"))
+    answer = core.runner._output
+
+    def mixed_up(step_id: int, sampled: Any, prompt_logprobs: Any) -> Any:
+        core.runner._output = answer
+        empty = Ragged(np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int32))
+        return replace(answer(step_id, sampled, prompt_logprobs), sampled_token_ids=empty)
+
+    core.runner._output = mixed_up
+    with pytest.raises(ContractError, match="0 rows of token ids for 1 requests"):
+        core.step()
+
+    core.run()
+    assert core.ends("a") == ["error"]
+    assert core.tokens("waits") == expected_tokens(waits)
+    core.assert_clean()
