@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from core_engine.engine.engine import LLMEngine
 from core_engine.engine.prompts import TokenizedPrompt
+from core_engine.errors import EngineError
 from core_engine.sampling.params import SamplingParams
 
 __all__ = ["Measurement", "RequestTimes", "measure"]
@@ -46,7 +47,10 @@ class Measurement:
 
 
 def measure(engine: LLMEngine, prompts: Sequence[list[int]], params: SamplingParams) -> Measurement:
-    """Give all prompts to the engine at once and step until every one has been answered."""
+    """Give all prompts to the engine at once and step until every one has been answered.
+
+    Raises `EngineError` when one of them ends with an error.
+    """
     ids = [f"bench-{index}" for index in range(len(prompts))]
     times: dict[str, RequestTimes] = {}
     pending = set(ids)
@@ -68,6 +72,8 @@ def measure(engine: LLMEngine, prompts: Sequence[list[int]], params: SamplingPar
             for name in tuple(pending):
                 for chunk in engine.take_chunks(name):
                     times[name].token_s.extend([now] * len(chunk.token_ids))
+                    if chunk.error is not None:
+                        raise EngineError(f"request {name} ended with an error: {chunk.error}")
                     if chunk.finish_reason is not None:
                         pending.discard(name)
     finally:

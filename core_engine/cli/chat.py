@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
 from core_engine.cli.options import add_option
-from core_engine.cli.results import Results
+from core_engine.cli.results import EXIT_ANSWER_FAILED, Results
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
 from core_engine.cli.speed import speed_line
 from core_engine.errors import ConfigError, InvalidRequest
@@ -42,16 +42,18 @@ def run(args: argparse.Namespace, results: Results) -> int:
     with LLM(model_of(args), **engine_options(args)) as llm:
         params = sampling_params(args, llm.engine.default_params)
         if args.prompt is not None:
-            _answer(llm, [*opening, {"role": "user", "content": args.prompt}], params, results)
+            question = {"role": "user", "content": args.prompt}
+            has_failed = _answer(llm, [*opening, question], params, results) is None
         else:
-            _converse(llm, opening, params, results)
-    return 0
+            has_failed = _converse(llm, opening, params, results)
+    return EXIT_ANSWER_FAILED if has_failed else 0
 
 
-def _converse(llm: LLM, opening: Conversation, params: SamplingParams, results: Results) -> None:
+def _converse(llm: LLM, opening: Conversation, params: SamplingParams, results: Results) -> bool:
+    """Answer line by line; returns whether an answer ended with an error, which the talk goes on without."""
     if sys.stdin.isatty():
         print("Ctrl-D ends, Ctrl-C stops an answer, /reset forgets the conversation.", file=sys.stderr)
-    messages = list(opening)
+    messages, has_failed = list(opening), False
     while (line := _read_line()) is not None:
         if not line.strip():
             continue
@@ -64,7 +66,11 @@ def _converse(llm: LLM, opening: Conversation, params: SamplingParams, results: 
         except InvalidRequest as error:
             print(f"core-engine: {error}", file=sys.stderr)
             continue
+        if answer is None:
+            has_failed = True
+            continue
         messages += [question, {"role": "assistant", "content": answer}]
+    return has_failed
 
 
 def _read_line() -> str | None:
@@ -74,8 +80,10 @@ def _read_line() -> str | None:
         return None
 
 
-def _answer(llm: LLM, messages: Conversation, params: SamplingParams, results: Results) -> str:
+def _answer(llm: LLM, messages: Conversation, params: SamplingParams, results: Results) -> str | None:
+    """Print an answer as it comes and return it; None after one that ended with an error."""
     parts: list[str] = []
+    error: str | None = None
     started_s, first_s, num_tokens = time.perf_counter(), None, 0
     chunks = llm.stream_chat(messages, params)
     try:
@@ -84,9 +92,13 @@ def _answer(llm: LLM, messages: Conversation, params: SamplingParams, results: R
             num_tokens += len(chunk.token_ids)
             parts.append(chunk.text)
             print(chunk.text, end="", flush=True, file=results)
+            error = chunk.error
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
     print(flush=True, file=results)
     print(speed_line(num_tokens, started_s, first_s), file=sys.stderr)
+    if error is not None:
+        print(f"core-engine: error: {error}", file=sys.stderr)
+        return None
     return "".join(parts)

@@ -6,15 +6,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
 from core_engine.cli.options import add_option, add_switch
-from core_engine.cli.results import Results
+from core_engine.cli.results import EXIT_ANSWER_FAILED, Results
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
 from core_engine.cli.speed import speed_line
-from core_engine.engine.outputs import RequestOutput
+from core_engine.engine.outputs import CompletionOutput, RequestOutput
 from core_engine.errors import ConfigError, InvalidRequest
 
 __all__ = ["add_arguments", "run"]
@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, results: Results) -> int:
-    """Generate and print; one prompt is streamed, several are printed when all are done."""
+    """Generate and print; one prompt is streamed, several are printed when all are done.
+
+    Returns 1 when an answer ended with an error, after a line on stderr for each.
+    """
     from core_engine import LLM, SamplingParams
 
     model, prompts = model_of(args), _read_prompts(args.prompt)
@@ -47,20 +50,24 @@ def run(args: argparse.Namespace, results: Results) -> int:
     with LLM(model, **engine_options(args)) as llm:
         params = sampling_params(args, llm.engine.default_params)
         started_s = time.perf_counter()
+        errors: list[str] = []
         if len(prompts) == 1 and params.n == 1 and not args.json:
             num_tokens, first_s = 0, None
             for chunk in llm.stream(prompts[0], params):
                 first_s = first_s or time.perf_counter()
                 num_tokens += len(chunk.token_ids)
                 print(chunk.text, end="", flush=True, file=results)
+                errors += [chunk.error] if chunk.error else []
             print(file=results)
         else:
             outputs = llm.generate(prompts, params, progress=args.progress)
             num_tokens = sum(len(s.token_ids) for output in outputs for s in output.outputs)
-            first_s = None
+            first_s, errors = None, _errors(outputs)
             print(_to_json(outputs) if args.json else _to_text(outputs), file=results)
         print(speed_line(num_tokens, started_s, first_s), file=sys.stderr)
-    return 0
+    for error in errors:
+        print(f"core-engine: error: {error}", file=sys.stderr)
+    return EXIT_ANSWER_FAILED if errors else 0
 
 
 def _read_prompts(given: list[str] | None) -> list[str]:
@@ -82,13 +89,20 @@ def _read_prompts(given: list[str] | None) -> list[str]:
     return prompts
 
 
-def _to_text(outputs: Iterable[RequestOutput]) -> str:
-    blocks = []
+def _placed(outputs: Iterable[RequestOutput]) -> Iterator[tuple[str, RequestOutput, CompletionOutput]]:
+    """Yield each sequence under its place: the prompt's number, and its own where there are several."""
     for number, output in enumerate(outputs, start=1):
         for sequence in output.outputs:
             place = f"{number}" if len(output.outputs) == 1 else f"{number}.{sequence.index + 1}"
-            blocks.append(f"[{place}] {output.prompt}\n{sequence.text}")
-    return "\n\n".join(blocks)
+            yield place, output, sequence
+
+
+def _errors(outputs: Iterable[RequestOutput]) -> list[str]:
+    return [f"answer {place}: {sequence.error}" for place, _, sequence in _placed(outputs) if sequence.error]
+
+
+def _to_text(outputs: Iterable[RequestOutput]) -> str:
+    return "\n\n".join(f"[{place}] {o.prompt}\n{sequence.text}" for place, o, sequence in _placed(outputs))
 
 
 def _to_json(outputs: Iterable[RequestOutput]) -> str:
@@ -96,7 +110,7 @@ def _to_json(outputs: Iterable[RequestOutput]) -> str:
     return json.dumps(rows, ensure_ascii=False, indent=2)
 
 
-def _row(output: RequestOutput, sequence: Any) -> dict[str, Any]:
+def _row(output: RequestOutput, sequence: CompletionOutput) -> dict[str, Any]:
     num_prompt, num_output = len(output.prompt_token_ids), len(sequence.token_ids)
     row: dict[str, Any] = {
         "prompt": output.prompt,
@@ -112,6 +126,8 @@ def _row(output: RequestOutput, sequence: Any) -> dict[str, Any]:
             "cached_tokens": output.num_cached_tokens,
         },
     }
+    if sequence.error is not None:
+        row["error"] = sequence.error
     if sequence.logprobs is not None:
         row["logprobs"] = [_logprobs(candidates) for candidates in sequence.logprobs]
     if output.prompt_logprobs is not None:

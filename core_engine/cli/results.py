@@ -12,8 +12,10 @@ from typing import TextIO, cast
 
 from core_engine.errors import ConfigError
 
-__all__ = ["Results", "ResultsLost", "private_results"]
+__all__ = ["EXIT_ANSWER_FAILED", "Results", "ResultsLost", "private_results"]
 
+#: Exit code of a command that printed its answers, of which at least one ended with an error.
+EXIT_ANSWER_FAILED = 1
 _STDOUT = 1
 #: Name of the error handler that writes ``\\uXXXX`` (as JSON does) for what the encoding lacks.
 _ESCAPE = "core-engine-escape"

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
+from core_engine._text import error_line
 from core_engine.config import EngineConfig
 from core_engine.engine.messages import CoreOutput
 from core_engine.engine.outputs import RequestOutput
@@ -110,7 +111,7 @@ class LLMEngine:
             try:
                 self._take(self.core.step())
             except BaseException:
-                self._take(self.core.take_failed())
+                self._take(self.core.take_failed(), log=False)  # what is raised says it once for all
                 raise
 
     def take_finished(self, request_ids: Iterable[str]) -> list[RequestOutput]:
@@ -178,21 +179,32 @@ class LLMEngine:
             self._sequences.clear()
             self.core.shutdown()
 
-    def _take(self, core_outputs: Iterable[CoreOutput]) -> None:
-        stopped = []
+    def _take(self, core_outputs: Iterable[CoreOutput], *, log: bool = True) -> None:
+        """Hand results to their requests; what goes wrong with one of them ends that one with an error."""
+        stopped, broken = [], []
         for core_output in core_outputs:
             place = self._sequences.get(core_output.request_id)
             if place is None:
                 continue
             state, index = place
-            if state.take(index, core_output):
-                stopped.append(core_output.request_id)
-            if core_output.message is not None:
+            try:
+                if state.take(index, core_output):
+                    stopped.append(core_output.request_id)
+            except Exception as error:
+                logger.exception(
+                    "request %s: its tokens could not be turned into text", core_output.request_id
+                )
+                what = f"{type(error).__name__}: {error_line(error)}"
+                state.fail(index, f"its tokens could not be turned into text: {what}")
+                broken.append(core_output.request_id)
+            if log and core_output.message is not None:
                 logger.warning("request %s: %s", core_output.request_id, core_output.message)
             if state.output.outputs[index].finish_reason is not None:
                 del self._sequences[core_output.request_id]
         if stopped:
             self.core.finish(stopped, "stop")
+        if broken:
+            self.core.finish(broken, "abort")
 
 
 def place_error(error: InvalidRequest, place: int, count: int) -> InvalidRequest:

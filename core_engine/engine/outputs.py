@@ -31,6 +31,8 @@ class CompletionOutput:
     #: For each output token: token id → `Logprob`; None unless asked for.
     logprobs: list[Mapping[int, Logprob]] | None = None
     cumulative_logprob: float | None = None
+    #: What went wrong, on one line, when ``finish_reason`` is "error"; text and tokens before it stand.
+    error: str | None = None
 
 
 @dataclass(slots=True)

@@ -93,55 +93,74 @@ class RequestState:
         output, completion = self.output, self.output.outputs[index]
         if completion.finish_reason is not None:
             return False
-        output.num_cached_tokens = max(output.num_cached_tokens, core.num_cached_tokens)
-        if core.prompt_logprobs is not None and index == 0 and output.prompt_logprobs is not None:
-            rows = core.prompt_logprobs
-            output.prompt_logprobs += self._formatter.rows(
-                rows, len(rows.ranks), self.params.prompt_logprobs or 0
-            )
+        # What may raise comes before anything is changed, so that `fail` finds a whole state.
         delta = self._streams[index].append(
             core.new_token_ids,
             finished=core.finish_reason is not None,
             ends_with_stop_token=core.finish_reason == "stop",
         )
         new_ids = list(core.new_token_ids[: delta.num_tokens])
+        logprobs = None
+        if core.logprobs is not None and completion.logprobs is not None:
+            logprobs = self._formatter.rows(core.logprobs, len(new_ids), self.params.logprobs or 0)
+        prompt_logprobs: list[Mapping[int, Logprob]] = []
+        if core.prompt_logprobs is not None and index == 0 and output.prompt_logprobs is not None:
+            rows = core.prompt_logprobs
+            prompt_logprobs = self._formatter.rows(rows, len(rows.ranks), self.params.prompt_logprobs or 0)
+
+        output.num_cached_tokens = max(output.num_cached_tokens, core.num_cached_tokens)
+        if output.prompt_logprobs is not None:
+            output.prompt_logprobs += prompt_logprobs
         completion.token_ids += new_ids
         completion.text += delta.text
-        logprobs = self._logprobs(core, completion, len(new_ids))
+        if logprobs is not None and completion.logprobs is not None:
+            completion.logprobs += logprobs
+            gained = sum(row[token_id].logprob for token_id, row in zip(new_ids, logprobs, strict=True))
+            completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + gained
         if new_ids and output.metrics is not None:
             now = time.monotonic()
             output.metrics.first_token_s = output.metrics.first_token_s or now
             output.metrics.last_token_s = now
         stopped_by_text = delta.stop is not None
         if stopped_by_text:
-            completion.finish_reason, completion.stop_reason = "stop", delta.stop
+            self._end(completion, "stop", delta.stop)
         elif core.finish_reason is not None:
-            completion.finish_reason, completion.stop_reason = core.finish_reason, core.stop_reason
-        if completion.finish_reason is not None:
-            self._open -= 1
-            output.finished = self._open == 0
-        if self._keep_chunks and (delta.text or new_ids or completion.finish_reason is not None):
-            self.chunks.append(
-                StreamChunk(
-                    output.request_id,
-                    index,
-                    delta.text,
-                    new_ids,
-                    logprobs,
-                    completion.finish_reason,
-                    completion.stop_reason,
-                )
-            )
+            self._end(completion, core.finish_reason, core.stop_reason)
+            completion.error = core.message if core.finish_reason == "error" else None
+        if delta.text or new_ids or completion.finish_reason is not None:
+            self._keep_chunk(completion, delta.text, new_ids, logprobs)
         return stopped_by_text and core.finish_reason is None
 
-    def _logprobs(
-        self, core: CoreOutput, completion: CompletionOutput, count: int
-    ) -> list[Mapping[int, Logprob]] | None:
-        if core.logprobs is None or completion.logprobs is None:
-            return None
-        rows = self._formatter.rows(core.logprobs, count, self.params.logprobs or 0)
-        completion.logprobs += rows
-        completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + float(
-            core.logprobs.logprobs[:count, 0].sum()
-        )
-        return rows
+    def fail(self, index: int, error: str) -> None:
+        """End sequence ``index`` with an error: what the engine core reported cannot be turned into text."""
+        completion = self.output.outputs[index]
+        if completion.finish_reason is None:
+            self._end(completion, "error", None)
+            completion.error = error
+            self._keep_chunk(completion, "", [], None)
+
+    def _end(self, completion: CompletionOutput, finish_reason: str, stop_reason: str | int | None) -> None:
+        completion.finish_reason, completion.stop_reason = finish_reason, stop_reason
+        self._open -= 1
+        self.output.finished = self._open == 0
+
+    def _keep_chunk(
+        self,
+        completion: CompletionOutput,
+        text: str,
+        new_ids: list[int],
+        logprobs: list[Mapping[int, Logprob]] | None,
+    ) -> None:
+        if self._keep_chunks:
+            self.chunks.append(
+                StreamChunk(
+                    request_id=self.output.request_id,
+                    index=completion.index,
+                    text=text,
+                    token_ids=new_ids,
+                    logprobs=logprobs,
+                    finish_reason=completion.finish_reason,
+                    stop_reason=completion.stop_reason,
+                    error=completion.error,
+                )
+            )

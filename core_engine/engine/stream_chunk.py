@@ -26,3 +26,5 @@ class StreamChunk:
     logprobs: list[Mapping[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    #: What went wrong, on one line, when ``finish_reason`` is "error".
+    error: str | None = None

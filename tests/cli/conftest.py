@@ -11,6 +11,9 @@ from core_engine.cli.main import main
 
 SMALL = ("--backend", "cpu", "--kv-cache-bytes", "4M")
 
+#: Flags that forbid every token of the tiny model, so that an answer ends with an error.
+FORBID_ALL = ("--min-tokens", "4", *[text for i in range(264) for text in ("--stop-token-ids", str(i))])
+
 
 class Shell:
     """Runs the command line in this process and keeps what it printed."""

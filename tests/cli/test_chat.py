@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from cli.conftest import Shell
+from cli.conftest import FORBID_ALL, Shell
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
 
@@ -17,6 +17,19 @@ def test_a_prompt_is_answered_once(on_model: Run) -> None:
     assert shell.code == 0
     assert shell.out.endswith("\n")
     assert "first token after" in shell.err
+
+
+def test_an_answer_that_ends_with_an_error_is_named_and_the_talk_goes_on(
+    on_model: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = on_model("chat", "--prompt", "hi", *GREEDY, *FORBID_ALL)
+    assert shell.code == 1
+    assert "core-engine: error: the model gave no token" in shell.err
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hi\nhi\n"))
+    shell = on_model("chat", *GREEDY, *FORBID_ALL)
+    assert shell.code == 1
+    assert shell.err.count("core-engine: error: the model gave no token") == 2
 
 
 def test_lines_make_one_conversation_until_it_is_reset(

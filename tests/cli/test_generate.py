@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.conftest import SMALL, Shell
+from cli.conftest import FORBID_ALL, SMALL, Shell
 from tiny_distribution import EXTENSIONS, add_distribution
 
 NOISY_EXTENSION = """
@@ -50,6 +50,21 @@ def test_json_is_a_list_of_objects(on_model: Run) -> None:
         assert row["finish_reason"] == "length"
         assert row["usage"]["completion_tokens"] == 6
         assert row["usage"]["total_tokens"] == row["usage"]["prompt_tokens"] + 6
+
+
+def test_an_answer_that_ends_with_an_error_is_named_on_stderr(on_model: Run) -> None:
+    shell = on_model("generate", "--prompt", "hello", *GREEDY, *FORBID_ALL)
+    assert shell.code == 1
+    assert shell.out == "\n"
+    assert "core-engine: error: the model gave no token" in shell.err
+
+    shell = on_model(
+        "generate", "--prompt", "hello", "--prompt", "you", "--n", "2", *GREEDY, *FORBID_ALL, "--json"
+    )
+    assert shell.code == 1
+    assert [row["finish_reason"] for row in shell.json] == ["error"] * 4
+    assert all("the model gave no token" in row["error"] for row in shell.json)
+    assert "core-engine: error: answer 2.1: the model gave no token" in shell.err
 
 
 def test_what_an_extension_prints_during_steps_is_no_result(
