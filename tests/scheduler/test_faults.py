@@ -145,14 +145,14 @@ def test_what_a_failed_step_may_have_overwritten_is_not_found_in_the_cache() -> 
 
 def test_a_policy_that_raises_refuses_that_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
-    policy = engine.scheduler._policy
+    order = engine.scheduler.policy.order
 
     def picky(new: Any, sequence: int) -> Any:
         if new.request_id == "odd":
             raise KeyError("odd")
-        return policy(new, sequence)
+        return order(new, sequence)
 
-    monkeypatch.setattr(engine.scheduler, "_policy", picky)
+    monkeypatch.setattr(engine.scheduler.policy, "order", picky)
     engine.add(even := request("even"))
 
     with pytest.raises(KeyError):

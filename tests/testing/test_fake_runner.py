@@ -144,7 +144,7 @@ def test_a_sliding_window_needs_only_the_blocks_that_it_sees() -> None:
 
 FIRST = step(0, {"a": (0, 6, [1, 2])}, new=[request()])
 VIOLATIONS = {
-    "step 2 came": [FIRST, step(2, {"a": (6, 1, [])})],
+    "step 0 came, step 1 is next": [FIRST, step(0, {"a": (6, 1, [])})],
     "starts at 7, not at 6": [FIRST, step(1, {"a": (7, 1, [])})],
     "computes 6 to 8 of 7 tokens": [FIRST, step(1, {"a": (6, 2, [])})],
     "0 tokens scheduled": [FIRST, step(1, {"a": (6, 0, [])})],
@@ -181,6 +181,24 @@ def test_a_step_that_breaks_the_contract_is_refused(reason: str) -> None:
         fake.execute_model(message)
     with pytest.raises(ScheduleViolation, match=reason):
         fake.execute_model(bad)
+
+
+def test_after_a_lost_step_ends_of_unknown_requests_are_no_fault() -> None:
+    fake = runner()
+    fake.execute_model(FIRST)
+    fake.execute_model(step(2, {}, preempted=["never-seen"], finished=["a", "b"]))
+    assert not fake.request_ids
+    with pytest.raises(ScheduleViolation, match="does not know it"):
+        fake.execute_model(step(3, {}, finished=["c"]))
+
+
+def test_who_left_may_be_told_again_with_the_next_step() -> None:
+    fake = runner()
+    fake.execute_model(FIRST)
+    fake.execute_model(step(1, {}, preempted=["a"]))
+    fake.execute_model(step(2, {}, preempted=["a"], finished=["a"]))
+    assert not fake.request_ids
+    fake.execute_model(step(3, {}, finished=["a"]))
 
 
 def test_a_prefix_may_not_be_shared_in_the_step_that_writes_it() -> None:
