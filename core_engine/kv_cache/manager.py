@@ -212,7 +212,7 @@ class KVCacheManager:
         return following
 
     def forget(self, table: BlockTable) -> None:
-        """Let nobody find a prefix of ``table``'s tokens, now or once it grows: its content is not trusted."""
+        """Let nobody find a prefix of ``table``, now or once it grows: its content is not to be trusted."""
         for name in table.hashes:
             for suffix in self._suffixes:
                 self.pool.forget(name + suffix)
