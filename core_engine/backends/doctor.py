@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from core_engine.backends.report import NOT_USABLE, USABLE, BackendRow, BackendsReport, report_backends
 from core_engine.backends.surroundings import (
@@ -20,7 +21,23 @@ from core_engine.backends.surroundings import (
 from core_engine.errors import CoreEngineError
 from core_engine.plugin._probe import Probe
 
-__all__ = ["DoctorReport", "examine_installation"]
+if TYPE_CHECKING:
+    from core_engine.engine.feature_table import FeatureTable
+
+__all__ = ["DoctorReport", "ModelReport", "examine_installation"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelReport:
+    """What one model can do on the chosen backend, or why it cannot run."""
+
+    name: str
+    features: FeatureTable | None = None
+    error: str | None = None
+
+    def lines(self) -> list[str]:
+        """Return the table of features, or the error."""
+        return self.features.lines() if self.features else [f"ERROR: {self.error}"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +54,15 @@ class DoctorReport:
     variables: tuple[Variable, ...]
     versions: Mapping[str, str | None]
     duplicates: tuple[str, ...]
+    #: The model that was asked about.
+    model: ModelReport | None = None
 
     @property
     def exit_code(self) -> int:
         """0 clean, 1 usable but something is broken, 2 what was asked for is not usable."""
         unusable = any(row.requested and row.state != "installed" for row in self.extensions)
+        if self.model is not None and self.model.error is not None:
+            return NOT_USABLE
         if unusable or self.backends.exit_code == NOT_USABLE:
             return NOT_USABLE
         broken = (
@@ -67,6 +88,7 @@ class DoctorReport:
                 "variables": [asdict(variable) for variable in self.variables],
                 "versions": self.versions,
                 "duplicates": self.duplicates,
+                "model": None if self.model is None else asdict(self.model),
             },
             indent=2,
         )
@@ -76,6 +98,7 @@ class DoctorReport:
         selection = self.backends.selection
         sections: list[tuple[str, list[str]]] = [
             ("choice", [self.backends.choice(), *(selection.warnings if selection else ())]),
+            *([(f"model {self.model.name}", self.model.lines())] if self.model else []),
             *((f"backend {row.name}", self._backend_lines(row)) for row in self.backends.rows),
             (
                 "extensions of core-engine",

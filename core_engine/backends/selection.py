@@ -11,7 +11,7 @@ from core_engine._text import parse_bool
 from core_engine.backends.allow_list import read_allow_list
 from core_engine.backends.backend import Backend
 from core_engine.backends.discovery import AUTOMATIC, Finding, FindingState, survey
-from core_engine.backends.installed import EXTENSION_GROUP, SCHEDULER_GROUP, find_entries
+from core_engine.backends.installed import EXTENSION_GROUP, POLICY_GROUP, SCHEDULER_GROUP, find_entries
 from core_engine.errors import (
     AmbiguousBackend,
     BackendLoadError,
@@ -211,7 +211,11 @@ def _allow_list_warnings(environment: Mapping[str, str], findings: tuple[Finding
     allow_list = read_allow_list(environment)
     if allow_list.names is None:
         return ()
-    others = [entry.name for group in (EXTENSION_GROUP, SCHEDULER_GROUP) for entry in find_entries(group)]
+    others = [
+        entry.name
+        for group in (EXTENSION_GROUP, SCHEDULER_GROUP, POLICY_GROUP)
+        for entry in find_entries(group)
+    ]
     return allow_list.warnings([*(finding.name for finding in findings), *others])
 
 

@@ -17,6 +17,7 @@ from core_engine.backends.allow_list import PLUGINS_VARIABLE, read_allow_list
 from core_engine.backends.installed import (
     BACKEND_GROUP,
     EXTENSION_GROUP,
+    POLICY_GROUP,
     SCHEDULER_GROUP,
     InstalledPlugin,
     describe_entries,
@@ -177,7 +178,7 @@ def find_duplicates() -> tuple[str, ...]:
     """Describe each plugin name that more than one folder or distribution brings."""
     return tuple(
         f"{group} {name!r}: {describe_entries(entries)}"
-        for group in (BACKEND_GROUP, EXTENSION_GROUP, SCHEDULER_GROUP)
+        for group in (BACKEND_GROUP, EXTENSION_GROUP, SCHEDULER_GROUP, POLICY_GROUP)
         for name, entries in _by_name(group).items()
         if len(entries) > 1
     )

@@ -23,6 +23,7 @@ from core_engine.scheduler.policies import order_of
 from core_engine.scheduler.request import RequestState, RequestStatus, check_prompt
 from core_engine.scheduler.results import take_results
 from core_engine.scheduler.roster import BoolArray, Roster
+from core_engine.scheduler.step_budget import StepBudget
 from core_engine.scheduler.step_in_flight import StepInFlight
 from core_engine.scheduler.step_rows import StepRows
 
@@ -148,6 +149,32 @@ class QueueScheduler(Scheduler):
             rows.new_blocks[row] = blocks
         self.columns.capacity[request.slot] += len(blocks[0]) * self.kv.block_size
         return True
+
+    def decode_rows(self) -> StepRows:
+        """Return one token for each running request that can go on, with the blocks that it takes.
+
+        Where the pool is dry the policy's victims lose their blocks.
+        """
+        running = self.roster.running_set
+        computed, tokens, max_computed, capacity = self.columns.take_running(running.slots)
+        granted = (np.minimum(tokens, max_computed) > computed).astype(np.int32)
+        rows = StepRows(running.requests, running.request_ids, running.slots, granted, {})
+        self.grow(rows, computed + granted, capacity)
+        rows.drop_idle()
+        return rows
+
+    def admit(self, rows: StepRows, budget: StepBudget) -> Admitted:
+        """Let waiting requests in, as ``budget`` and the pool allow, and append them to ``rows``.
+
+        After a preemption the pool is dry, and nobody comes in: they would be the next to lose their
+        blocks.
+        """
+        if not len(self.roster.waiting) or not budget.left or self.roster.has_preempted:
+            return Admitted()
+        admitted = self.admission.admit(budget)
+        if admitted.requests:
+            rows.append(admitted.requests, admitted.granted, admitted.blocks)
+        return admitted
 
     def grow(self, rows: StepRows, ends: IntArray, capacity: IntArray) -> None:
         """Give each row blocks for ``ends[row]`` tokens where it holds fewer, ``capacity[row]``.

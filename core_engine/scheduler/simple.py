@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from core_engine.scheduler.admission import Admitted
 from core_engine.scheduler.base import QueueScheduler
 from core_engine.scheduler.step_budget import StepBudget
@@ -45,38 +43,18 @@ class SimpleScheduler(QueueScheduler):
         """Prefill while it is prefill's turn and a prompt fits, else decode, else prefill after all."""
         prefill_first = self._prefills_in_a_row < MAX_PREFILLS_IN_A_ROW
         if prefill_first:
-            admitted = self._admit()
-            if admitted.requests:
+            rows, admitted = self._prefill()
+            if rows.requests:
                 self._prefills_in_a_row += 1
-                return _rows_of(admitted), admitted
-        rows = self._decode()
+                return rows, admitted
+        rows = self.decode_rows()
         if rows.requests:
             self._prefills_in_a_row = 0
         if rows.requests or prefill_first:
             return rows, Admitted()
         # Nothing that runs can go on before results of earlier steps are known.
-        admitted = self._admit()
-        return _rows_of(admitted), admitted
+        return self._prefill()
 
-    def _admit(self) -> Admitted:
-        roster = self.roster
-        # After a preemption the pool is dry: whoever came in now would be the next to lose its blocks.
-        if not len(roster.waiting) or roster.has_preempted:
-            return Admitted()
-        return self.admission.admit(StepBudget(self.limits.max_num_batched_tokens, chunked=False))
-
-    def _decode(self) -> StepRows:
-        running = self.roster.running_set
-        computed, tokens, max_computed, capacity = self.columns.take_running(running.slots)
-        granted = (np.minimum(tokens, max_computed) > computed).astype(np.int32)
-        rows = StepRows(running.requests, running.request_ids, running.slots, granted, {})
-        self.grow(rows, computed + granted, capacity)
-        rows.drop_idle()
-        return rows
-
-
-def _rows_of(admitted: Admitted) -> StepRows:
-    rows = StepRows.none()
-    if admitted.requests:
-        rows.append(admitted.requests, admitted.granted, admitted.blocks)
-    return rows
+    def _prefill(self) -> tuple[StepRows, Admitted]:
+        rows = StepRows.none()
+        return rows, self.admit(rows, StepBudget(self.limits.max_num_batched_tokens, chunked=False))

@@ -29,15 +29,9 @@ class UnifiedScheduler(QueueScheduler):
 
     def plan_step(self) -> tuple[StepRows, Admitted]:
         """Serve the running requests, then admit as many as fit."""
-        roster = self.roster
         budget = StepBudget(self.limits.max_num_batched_tokens, chunked=self.limits.chunked_prefill)
         rows = self._schedule_running(budget)
-        admitted = Admitted()
-        # After a preemption the pool is dry: whoever came in now would be the next to lose its blocks.
-        if len(roster.waiting) and budget.left and not roster.has_preempted:
-            admitted = self.admission.admit(budget)
-            if admitted.requests:
-                rows.append(admitted.requests, admitted.granted, admitted.blocks)
+        admitted = self.admit(rows, budget)
         if self.drafts is not None:
             self.drafts.fill(rows, budget.left)
         return rows, admitted

@@ -133,3 +133,44 @@ def test_case_24_a_broken_torch_extension_is_named(site: PluginSite) -> None:
     assert "libnpx.so: cannot open" in rows["npx"]["problem"]
     assert rows["npx"]["distribution"] == "torch-npx"
     assert rows["fine"]["problem"] is None
+
+
+def test_the_features_of_a_model_are_those_that_a_start_would_log(on_model: Callable[..., Any]) -> None:
+    shell = on_model("doctor", "--json")
+    rows = {row["feature"]: (row["state"], row["reason"]) for row in shell.json["model"]["features"]["rows"]}
+    assert shell.code in (0, 1)
+    assert rows["scheduler"] == ("unified", "the default")
+    assert rows["chunked_prefill"] == ("on", "")
+    assert rows["lora"][0] == "off"
+    shell = on_model("doctor", "--scheduler", "simple")
+    assert "chunked_prefill off scheduler simple does without it" in " ".join(shell.out.split())
+
+
+def test_the_features_of_a_model_are_found_without_opening_the_device(
+    on_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from core_engine.backends.backend import Backend
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a worker was made")
+
+    monkeypatch.setattr(Backend, "create_worker", refuse)
+    assert "scheduler" in on_model("doctor").out
+
+
+def test_what_a_model_cannot_get_is_an_error_and_exit_code_2(on_model: Callable[..., Any]) -> None:
+    shell = on_model("doctor", "--scheduler", "simple", "--enable-prefix-caching")
+    assert shell.code == 2
+    assert "ERROR: UnsupportedFeature: scheduler 'simple' was asked for" in shell.out
+    assert "versions" in shell.out
+
+
+def test_a_model_that_is_not_there_does_not_hide_the_rest(doctor: Doctor) -> None:
+    code, report = doctor("/no/such/model")
+    assert code == 2
+    assert report["model"]["error"].startswith("ModelNotFound")
+    assert report["selected"] == "cpu"
+
+
+def test_without_a_model_there_are_no_features(doctor: Doctor) -> None:
+    assert doctor()[1]["model"] is None

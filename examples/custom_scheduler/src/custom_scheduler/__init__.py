@@ -1,0 +1,1 @@
+"""A scheduling policy and a scheduler of one's own."""
