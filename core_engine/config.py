@@ -61,7 +61,8 @@ class EngineConfig:
     max_num_seqs: int = 64
     #: The token budget of one step.
     max_num_batched_tokens: int = 2048
-    #: Who runs first: "fcfs" (in order of arrival) or "priority" (smaller priority first, then arrival).
+    #: Who runs first: "fcfs" (in order of arrival), "priority" (smaller priority first, then arrival),
+    #: "shortest-prompt-first", an installed policy or a class path.
     scheduling_policy: str = "fcfs"
     #: Name or class path of the scheduler; by default the backend's preference, else "unified" where the
     #: backend mixes prefill and decode, else "simple".

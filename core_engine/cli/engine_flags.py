@@ -46,7 +46,12 @@ def add_engine_flags(parser: Container) -> None:
     add_switch(group, "--enable-prefix-caching", help="reuse cached prefixes", default=None)
     add_switch(group, "--enable-chunked-prefill", help="split long prompts over steps", default=None)
     add_switch(group, "--enforce-eager", help="do not capture or compile shapes")
-    add_option(group, "--scheduling-policy", help="order of waiting requests", default="fcfs")
+    add_option(
+        group,
+        "--scheduling-policy",
+        help="fcfs, priority, shortest-prompt-first, an installed one or a class path",
+        default="fcfs",
+    )
     add_option(group, "--scheduler", help="unified, simple, an installed one or a class path")
     add_option(
         group,
