@@ -19,8 +19,8 @@ __all__ = ["block_bytes", "group_layers"]
 
 #: Each group costs the host a block table and metadata per step.
 _MAX_GROUPS = 8
-#: Dividing layers, or freeing early, must save at least this share of the blocks of one long sequence.
-_LEAST_SAVING = 0.1
+#: By how much fewer groups, or keeping all positions in one, may raise the pages of one long sequence.
+_TOLERANCE = 1.1
 
 Layers = dict[str, KVCacheSpec]
 
@@ -30,9 +30,10 @@ def group_layers(
 ) -> tuple[KVCacheGroup, ...]:
     """Divide layers (name → spec, or the name of the layer whose cache it reuses) into groups.
 
-    ``longest`` is the longest sequence of interest in tokens, None for no limit. Layers that keep all
-    positions come first. There is one group that keeps all positions when windows save little of a
-    sequence of that length, or when layers of several kinds differ in more than their window.
+    ``longest`` is the longest sequence of interest in tokens, None for no limit. Groups that keep all
+    positions come first. Of the divisions that take about the fewest pages the one of the fewest groups
+    is chosen. There is one group that keeps all positions when windows save little of a sequence of
+    that length, or when layers of several kinds differ in more than their window.
 
     Raises `ContractError` when a layer reuses the cache of one that owns none.
     """
@@ -49,12 +50,17 @@ def group_layers(
         kinds[spec.sliding_window][name] = spec
     if len(kinds) > 1 and len({replace(spec, sliding_window=None) for spec in layers.values()}) > 1:
         return whole
-    longest = longest or 1 << 30
+
+    def pages(groups: tuple[KVCacheGroup, ...]) -> int:
+        """Return the pages that a decoding sequence of the longest length takes."""
+        num_tokens = longest or 1 << 30
+        pool = KVCacheConfig(num_blocks=1, block_size=block_size, max_model_len=num_tokens, groups=groups)
+        return pool.peak_blocks(num_tokens, step_tokens=1) * max(map(_num_layers, groups))
+
     divided = [_divide(kinds, shared, size) for size in range(1, 1 + max(map(len, kinds.values())))]
-    possible = [groups for groups in divided if len(groups) <= _MAX_GROUPS]
-    best = min(possible, default=whole, key=lambda groups: (_pages(groups, block_size, longest), len(groups)))
-    most = (1 - _LEAST_SAVING) * _pages(whole, block_size, longest)
-    return best if _pages(best, block_size, longest) <= most else whole
+    possible = [whole, *sorted((groups for groups in divided if len(groups) <= _MAX_GROUPS), key=pages)]
+    most = _TOLERANCE * min(map(pages, possible))
+    return min((groups for groups in possible if pages(groups) <= most), key=len)
 
 
 def block_bytes(groups: tuple[KVCacheGroup, ...]) -> int:
@@ -83,12 +89,6 @@ def _divide(
             reusing = {name: owner for name, owner in shared.items() if owner in part}
             groups.append(KVCacheGroup(layers=part, shared=reusing, sliding_window=window))
     return tuple(groups)
-
-
-def _pages(groups: tuple[KVCacheGroup, ...], block_size: int, num_tokens: int) -> int:
-    """Return the pages that a decoding sequence of ``num_tokens`` takes."""
-    config = KVCacheConfig(num_blocks=1, block_size=block_size, max_model_len=num_tokens, groups=groups)
-    return config.peak_blocks(num_tokens, step_tokens=1) * max(map(_num_layers, groups))
 
 
 def _num_layers(group: KVCacheGroup) -> int:

@@ -119,6 +119,14 @@ class AttentionCase:
             sampling=dummy_sampling(padded_reqs, SamplingKind(all_greedy=True), vocab_size=1),
         )
 
+    def blocks_behind_window(self) -> list[int]:
+        """Return the blocks whose positions no token of the step sees: they may belong to others by now."""
+        window = self.layer.spec.sliding_window
+        if window is None:
+            return []
+        behind = [max(0, cached - window + 1) // self.block_size for cached, _ in self.requests]
+        return [block for row, count in zip(self.block_ids, behind, strict=True) for block in row[:count]]
+
     def allocate(self, backend: AttentionBackend, io: DeviceIO) -> Any:
         """Allocate one layer's cache for this case's pool."""
         return backend.allocate(self.layer.spec, self.num_blocks, self.block_size, io)

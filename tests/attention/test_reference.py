@@ -89,6 +89,21 @@ def test_what_no_request_wrote_does_not_matter(window: int | None) -> None:
     torch.testing.assert_close(output[:40].double(), case.expected(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("trim_context", [False, True])
+@pytest.mark.parametrize("window", [1, 6, 15])
+def test_case_15_what_lies_behind_the_window_is_never_read(window: int, trim_context: bool) -> None:
+    case = AttentionCase(STEPS["mixed"], sliding_window=window)
+    backend, io = ReferencePagedAttention(trim_context=trim_context), CpuIO()
+    cache = case.allocate(backend, io)
+    case.write_past(backend, io, cache)
+    behind = case.blocks_behind_window()
+    assert behind
+    for tensor in cache:
+        tensor[behind] = torch.nan
+    output = case.run_step(backend, io, cache)
+    torch.testing.assert_close(output.double(), case.expected(), atol=1e-5, rtol=1e-5)
+
+
 def test_a_layer_that_shares_a_cache_reads_it_and_writes_nothing() -> None:
     case = AttentionCase(STEPS["mixed"])
     backend, io = ReferencePagedAttention(), CpuIO()

@@ -58,6 +58,11 @@ def test_one_window_among_many_full_layers_saves_too_little() -> None:
     assert sizes(groups_of(layers("S" + "F" * 30))) == [(None, 31)]
 
 
+def test_a_few_pages_more_are_worth_fewer_groups() -> None:
+    # One layer a group takes 2 · 2,048 + 3 · 33 pages, two take 2 · (2,048 + 2 · 33).
+    assert sizes(groups_of(layers("SSFSF"))) == [(None, 2), (512, 2), (512, 1)]
+
+
 def test_windows_of_several_sizes_are_kinds_of_their_own() -> None:
     assert sizes(groups_of(layers("FSTFST"))) == [(None, 2), (512, 2), (1024, 2)]
 

@@ -166,3 +166,52 @@ def test_a_request_may_end_in_a_step_with_the_same_tuple_of_ids(checker: StepChe
 
     with pytest.raises(ContractError, match=r"\['a'\] neither new nor resumed"):
         checker.check(replace(FIRST, new_requests=(), finished_request_ids=("a",)))
+
+
+WINDOWS = kv_config(num_blocks=30, max_model_len=40, windows=(None, 6))
+
+
+def windowed(full: Sequence[int], sliding: Sequence[int], computed: int, **news: Any) -> SchedulerOutput:
+    """A step of one token of "a" over a group that keeps all and one with a window of 6."""
+    (whole,) = step([("a", computed, 1, full)]).new_block_ids
+    (part,) = step([("a", computed, 1, sliding)]).new_block_ids
+    return replace(step([("a", computed, 1, [])], **news), new_block_ids=(whole, part))
+
+
+def test_a_windows_leading_entries_may_be_the_null_block_in_a_whole_table() -> None:
+    checker = StepChecker(WINDOWS, max_num_batched_tokens=10, max_num_seqs=2)
+
+    # The token at 16 sees positions 11 to 16: blocks 0 and 1 are behind it.
+    checker.check(windowed([1, 2, 3, 4, 5], [0, 0, 6, 7, 8], 16, new="a"))
+    checker.check(windowed([], [], 17))
+
+
+@pytest.mark.parametrize(
+    ("full", "sliding"),
+    [
+        ([1, 2, 3, 4, 5], [0, 0, 0, 7, 8]),  # block 2 is seen
+        ([1, 2, 3, 4, 5], [0, 6, 0, 7, 8]),
+        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 0]),
+        ([0, 2, 3, 4, 5], [0, 0, 6, 7, 8]),  # the first group keeps all
+    ],
+)
+def test_the_null_block_where_a_token_sees_it_is_refused(full: list[int], sliding: list[int]) -> None:
+    checker = StepChecker(WINDOWS, max_num_batched_tokens=10, max_num_seqs=2)
+
+    with pytest.raises(ContractError, match="are not for tokens"):
+        checker.check(windowed(full, sliding, 16, new="a"))
+
+
+def test_the_null_block_is_refused_where_a_table_only_grows() -> None:
+    checker = StepChecker(WINDOWS, max_num_batched_tokens=10, max_num_seqs=2)
+    checker.check(windowed([1], [2], 0, new="a"))
+
+    with pytest.raises(ContractError, match=r"blocks \[0\] are not for tokens"):
+        checker.check(windowed([3], [0], 1))
+
+
+def test_every_group_needs_blocks_for_all_tokens() -> None:
+    checker = StepChecker(WINDOWS, max_num_batched_tokens=10, max_num_seqs=2)
+
+    with pytest.raises(ContractError, match="'a' has too few blocks"):
+        checker.check(windowed([1, 2, 3, 4, 5], [0, 0, 6, 7], 16, new="a"))

@@ -9,6 +9,8 @@ import torch
 from core_engine.backends.cpu.runner import CpuModelRunner
 from core_engine.config import EngineConfig
 from core_engine.errors import EngineError, UnsupportedFeature
+from core_engine.kv_cache.plan import plan_kv_cache
+from core_engine.kv_cache.specs import KVCacheSpec
 from core_engine.models.config_reader import read_model_config
 from core_engine.plugin import Capabilities
 from core_engine.testing.fake_context import fake_engine_config, fake_worker_context
@@ -62,3 +64,53 @@ def test_a_profile_run_needs_no_cache(windowed_model: Path) -> None:
     runner.load_model()
     assert runner.profile_run().activation_bytes >= 0
     assert all(layer.cache is None for layer in runner.layers.values())
+
+
+@pytest.fixture(scope="module")
+def alternating_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Layers 0, 1 and 3 with a window, layers 2 and 4 without, each a cache of its own."""
+    folder = tmp_path_factory.mktemp("models") / "gemma3"
+    sliding, full = "sliding_attention", "full_attention"
+    kinds = [sliding, sliding, full, sliding, full]
+    save_tiny_model(make_tiny_config("gemma3_text", num_hidden_layers=5, layer_types=kinds), folder)
+    return folder
+
+
+def test_the_layers_at_one_place_of_all_groups_share_a_cache(alternating_model: Path) -> None:
+    runner = make_runner(alternating_model)
+    runner.load_model()
+    specs = runner.get_kv_cache_spec()
+    pool = plan_kv_cache(
+        specs,
+        available_bytes=1 << 20,
+        block_size=32,
+        max_model_len=256,
+        longest_model_len=256,
+        max_step_tokens=32,
+    )
+
+    num_bytes = runner.initialize_kv_cache(pool)
+
+    layers = list(runner.layers.values())
+    assert [layer.group for layer in layers] == [1, 1, 0, 2, 0]
+    first, second = layers[2].cache, layers[4].cache
+    assert first is not second
+    assert [layer.cache for layer in layers] == [first, second, first, first, second]
+    page_bytes = [spec.page_bytes for spec in specs.values() if isinstance(spec, KVCacheSpec)]
+    assert num_bytes == 2 * page_bytes[0] * pool.num_blocks <= 1 << 20
+
+
+def test_a_cache_keeps_what_a_layer_that_reuses_it_sees(tmp_path: Path) -> None:
+    save_tiny_model(make_tiny_config("gemma3n_text"), tmp_path / "gemma3n")
+    runner = make_runner(tmp_path / "gemma3n")
+    runner.load_model()
+    specs = runner.get_kv_cache_spec()
+    owner = next(spec for spec in specs.values() if isinstance(spec, str))
+    spec = specs[owner]
+    assert isinstance(spec, KVCacheSpec)
+    for window, kept in ((5, 7), (7, 7), (9, 9), (None, None)):
+        runner.kv_cache_spec[owner] = replace(spec, sliding_window=7)
+        runner._keep_for(owner, window)
+        found = runner.kv_cache_spec[owner]
+        assert isinstance(found, KVCacheSpec)
+        assert found.sliding_window == kept

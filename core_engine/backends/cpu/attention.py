@@ -21,6 +21,7 @@ from core_engine.plugin.runtime import (
     AttentionNeeds,
     DeviceIO,
     HostStep,
+    IntArray,
     KVCacheSpec,
     LayerParams,
 )
@@ -59,6 +60,8 @@ class NumbaPagedAttention(AttentionBackend):
         self._run_step = _kernels().run_step
         self._scratch = torch.empty(0)
         self._partials = torch.empty(0)
+        #: The last step and its plan, which is the same for every group of layers.
+        self._planned: tuple[HostStep, IntArray] | None = None
 
     def supports(self, needs: AttentionNeeds) -> str | None:
         """Serve every dtype and every kind of layer with an even head size."""
@@ -87,8 +90,10 @@ class NumbaPagedAttention(AttentionBackend):
 
     def build_metadata(self, step: HostStep, group: int, block_size: int) -> Mapping[str, Array]:
         """Build ``plan`` (see `attention_plan`), ``slots`` ``[T]`` and ``tables`` ``[R, width]``, int32."""
+        if self._planned is None or self._planned[0] is not step:
+            self._planned = step, build_plan(step, block_size, self._num_threads)
         return {
-            "plan": build_plan(step, block_size, self._num_threads),
+            "plan": self._planned[1],
             "slots": np.ascontiguousarray(step.slot_mapping[group]),
             "tables": np.ascontiguousarray(step.block_tables[group]),
         }

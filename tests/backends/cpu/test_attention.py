@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,33 @@ def test_what_no_request_wrote_does_not_matter(
     cache.values.fill_(torch.nan)
     case.write_past(backend, io, cache)
     assert_right(case, case.run_step(backend, io, cache), 1e-5 if dtype == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [1, 6, 40])
+@pytest.mark.parametrize("name", ["decodes", "mixed", "chunk"])
+def test_case_15_what_lies_behind_the_window_is_never_read(
+    backend: NumbaPagedAttention, dtype: str, window: int, name: str
+) -> None:
+    case = AttentionCase(STEPS[name], sliding_window=window, dtype=dtype)
+    io = CpuIO()
+    cache = case.allocate(backend, io)
+    case.write_past(backend, io, cache)
+    behind = case.blocks_behind_window()
+    assert behind
+    for tensor in (cache.keys, cache.values):
+        tensor.view(case.num_blocks, -1)[behind] = torch.nan
+    assert_right(case, case.run_step(backend, io, cache), 1e-5 if dtype == "float32" else 2e-2)
+
+
+def test_one_plan_serves_all_groups_of_a_step(backend: NumbaPagedAttention) -> None:
+    case = AttentionCase(STEPS["mixed"])
+    step = case.host_step({0: (300, 301)})
+    step = replace(step, slot_mapping=step.slot_mapping * 2, block_tables=step.block_tables * 2)
+    first, second = (backend.build_metadata(step, group, 16)["plan"] for group in range(2))
+    other = backend.build_metadata(case.host_step({1: (0, 20)}), 0, 16)["plan"]
+    assert first is second
+    assert other is not first
 
 
 def test_a_layer_that_shares_a_cache_reads_it_and_writes_nothing(backend: NumbaPagedAttention) -> None:
