@@ -50,6 +50,7 @@ class ModelRunnerApi(CompleteOnCreation):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> int:
         """Allocate the pool, bind it to the attention layers and return its bytes.
 
+        The i-th layers of all groups share one cache; each reads it by its own group's block table.
         May be called again with another config: the old pool is released and the new one bound.
         """
 
