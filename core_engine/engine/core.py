@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from core_engine._text import error_line
 from core_engine.engine.messages import CoreOutput
@@ -69,7 +67,7 @@ class EngineCore:
             raise
         except Exception as error:
             if name not in self._open:
-                self._tell_scheduler([name], "error")
+                self._ask(self.scheduler.finish, [name], "error")
             raise ContractError(
                 f"the scheduler failed over request {name!r}, which is refused: {_told(error)}"
             ) from error
@@ -101,7 +99,7 @@ class EngineCore:
         except BaseException as error:
             self._untold_finished += step.finished_request_ids
             self._untold_preempted += step.preempted_request_ids
-            self._failed += self._end(step.request_ids, "error", f"its step failed: {_told(error)}")
+            self._failed += self._lose(step, step.request_ids, f"its step failed: {_told(error)}")
             raise
         self._untold_finished = self._untold_preempted = ()
         self._close_ended([output for output in outputs if output.finish_reason is not None])
@@ -119,7 +117,7 @@ class EngineCore:
         """
         self._closed = self._closed or "this engine was closed; build a new one"
         try:
-            return self._end(self._open, "abort", None)
+            return self._end(list(self._open), "abort", None)
         finally:
             self.executor.shutdown()
 
@@ -149,13 +147,13 @@ class EngineCore:
             named = _names(step)
             self._checker.excuse(named)
             self._untold_finished += named
-            self._failed += self._end(named, "error", _told(error))
+            self._failed += self._lose(step, named, _told(error))
         if self._num_faults == _MAX_SCHEDULER_FAULTS:
             self._closed = (
                 f"the scheduler failed {self._num_faults} times in a row and was given up; build a new "
                 f"engine with another scheduler. The last time: {_told(error)}"
             )
-            self._failed += self._end(self._open, "error", self._closed)
+            self._failed += self._end(list(self._open), "error", self._closed)
 
     def _with_untold(self, step: SchedulerOutput) -> SchedulerOutput:
         """Add what steps before told that failed, as the runner may not know it."""
@@ -171,21 +169,27 @@ class EngineCore:
         for output in ended:
             self._open.pop(output.request_id, None)
 
+    def _lose(self, step: SchedulerOutput, request_ids: Iterable[str], message: str) -> list[CoreOutput]:
+        """Take back a step that was not computed; end its requests and those of ``request_ids``, if open."""
+        # A wrong step may not name all of them.
+        ended = self._ask(self.scheduler.abandon, step)
+        return self._end(dict.fromkeys((*request_ids, *ended)), "error", message)
+
     def _end(self, request_ids: Iterable[str], reason: str, message: str | None) -> list[CoreOutput]:
         """End those of ``request_ids`` that are open, also when the scheduler does not help."""
         names = [name for name in request_ids if name in self._open]
-        known = self._tell_scheduler(names, reason)
+        self._ask(self.scheduler.finish, names, reason)
         for name in names:
             del self._open[name]
-        ended = [known.get(name) or CoreOutput(request_id=name, finish_reason=reason) for name in names]
-        return [msgspec.structs.replace(output, message=message) for output in ended]
+        return [CoreOutput(request_id=name, finish_reason=reason, message=message) for name in names]
 
-    def _tell_scheduler(self, names: list[str], reason: str) -> dict[str, CoreOutput]:
+    def _ask(self, call: Callable[..., list[CoreOutput]], *arguments: object) -> list[str]:
+        """Let the scheduler end requests and return their ids; the engine does not depend on it."""
         try:
-            return {output.request_id: output for output in self.scheduler.finish(names, reason)}
+            return [output.request_id for output in call(*arguments)]
         except Exception:
             logger.exception("the scheduler failed to end requests")
-            return {}
+            return []
 
 
 def _names(step: SchedulerOutput) -> tuple[str, ...]:

@@ -262,16 +262,26 @@ class QueueScheduler(Scheduler):
             num_processed = min(int(record.ends[row]), len(request.tokens) - 1)
             columns.free_at[request.slot] = self.kv.free_behind(request.blocks, num_processed)
 
+    def abandon(self, step: SchedulerOutput) -> list[CoreOutput]:
+        """Take back a step that failed; see `Scheduler.abandon`."""
+        outputs: list[CoreOutput] = []
+        for record in [record for record in self._in_flight if record.step_id == step.step_id]:
+            self._in_flight.remove(record)
+            outputs = self._end_failed(record)
+        return outputs + self.finish(step.request_ids, "error")
+
     def _end_failed_steps(self, step_id: int) -> list[CoreOutput]:
         """End what the steps before ``step_id`` held: their updates never came, so they failed."""
         outputs: list[CoreOutput] = []
         while self._in_flight and self._in_flight[0].step_id < step_id:
-            record = self._in_flight.popleft()
-            self.columns.num_in_flight[record.slots] -= 1
-            self.roster.release_drained(record, self.columns.epoch[record.slots] != record.epochs)
-            alive = [r.request_id for r in record.requests if r.status is not RequestStatus.FINISHED]
-            outputs += self.finish(alive, "error")
+            outputs += self._end_failed(self._in_flight.popleft())
         return outputs
+
+    def _end_failed(self, record: StepInFlight) -> list[CoreOutput]:
+        self.columns.num_in_flight[record.slots] -= 1
+        self.roster.release_drained(record, self.columns.epoch[record.slots] != record.epochs)
+        alive = [r.request_id for r in record.requests if r.status is not RequestStatus.FINISHED]
+        return self.finish(alive, "error")
 
 
 def _new_request(state: RequestState) -> NewRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from core_engine._ragged import IntArray
 from core_engine.errors import ContractError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StepChecker"]
 
+_INT32_MAX = int(np.iinfo(np.int32).max)
+_BoolArray = npt.NDArray[np.bool_]
+
 
 class StepChecker:
     """Raises `ContractError` for a step that no runner could compute correctly.
@@ -27,8 +31,8 @@ class StepChecker:
     * Budget: tokens and requests stay within the limits.
     * Capacity: blocks come from the pool and hold the request's tokens; the null block stands only
       where a new or resumed request's group needs nothing any more.
-    * Length: a request goes on where its last step ended, or at a draft of it, by at least one token and
-      at most to max_model_len.
+    * Length: a request goes on where its last step ended, or at a draft of it, by at least one token,
+      at most to max_model_len, and a new one at most to the end of its prompt.
 
     Whether two requests write to one block takes whole block tables: `core_engine.testing` finds that.
 
@@ -43,6 +47,8 @@ class StepChecker:
         self._max_num_seqs = max_num_seqs
         #: By row: tokens computed; -1 before the first step, which may begin behind any cached prefix.
         self._ends: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
+        #: By row, of use in the first step of a new request.
+        self._num_prompt_tokens: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
         #: By cache group and row.
         self._num_blocks: IntArray = np.zeros((len(kv.groups), max_num_seqs), dtype=np.int32)
         #: By row: the most tokens that its blocks and the context hold.
@@ -101,6 +107,7 @@ class StepChecker:
             name = new.request_id
             _require(name not in self._row_of and name not in self._preempted, f"{name!r} is new twice")
             self._enter(name)
+            self._num_prompt_tokens[self._row_of[name]] = len(new.prompt_token_ids)
         for name in step.resumed_request_ids:
             _require(name in self._preempted, f"{name!r} is resumed, but it was not preempted")
             self._preempted.remove(name)
@@ -147,6 +154,7 @@ class StepChecker:
             num_entered = len(step.new_requests) + len(step.resumed_request_ids)
             _require(np.count_nonzero(entered) == num_entered, "a new or resumed request computes nothing")
             last_ends = np.where(entered, np.maximum(computed, 0), last_ends)
+            self._check_prompts(step, entered)
         if self._num_drafts is not None:
             # Of a step with drafts only the first ones may have counted.
             last_ends = np.clip(computed, last_ends - self._num_drafts[rows], last_ends)
@@ -162,6 +170,15 @@ class StepChecker:
         if self._num_drafts is not None:
             drafts = step.draft_token_ids
             self._num_drafts[rows] = 0 if drafts is None else np.diff(drafts.offsets)
+
+    def _check_prompts(self, step: SchedulerOutput, entered: _BoolArray) -> None:
+        """A new request has no tokens yet but those of its prompt, and drafts."""
+        ends = step.num_computed_tokens + step.num_scheduled_tokens
+        if step.draft_token_ids is not None:
+            ends = ends - np.diff(step.draft_token_ids.offsets)
+        too_many = entered & (ends > self._num_prompt_tokens[self._step_rows])
+        if np.count_nonzero(too_many):
+            raise _Violation(f"{step.request_ids[int(np.argmax(too_many))]!r} computes more than its prompt")
 
     def _fault(self, step: SchedulerOutput, row: int, last_end: int) -> str:
         """Say what is wrong with the tokens of the request in ``row``."""
@@ -198,6 +215,7 @@ class StepChecker:
         _require(bool(self._free_rows), f"more requests run than max_num_seqs {self._max_num_seqs}")
         row = self._row_of[name] = self._free_rows.pop()
         self._ends[row] = -1
+        self._num_prompt_tokens[row] = _INT32_MAX  # of a resumed request more tokens are known
         self._num_blocks[:, row] = 0
         self._room[row] = 0
         if self._num_drafts is not None:

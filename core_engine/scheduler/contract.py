@@ -39,9 +39,9 @@ class Scheduler(ABC):
     """The contract between the engine core and a scheduler.
 
     The engine calls ``schedule`` and ``update`` in turn; several ``schedule`` calls may come before
-    the ``update`` of the first, and updates come in the order of the steps.
-    A step whose update never comes has failed: when a later step is updated, what the lost one held is
-    released, and those of its requests that nobody has ended end with "error".
+    the ``update`` of the first, and updates come in the order of the steps. A step that failed is
+    given to ``abandon`` instead. One that is left out altogether has failed too: when a later step is
+    updated, what it held is released, and those of its requests that nobody has ended end with "error".
 
     A scheduler is built from its three arguments alone, never from a global. ``capabilities`` are the
     narrowed ones of the opened device.
@@ -83,6 +83,13 @@ class Scheduler(ABC):
     @abstractmethod
     def update(self, step: SchedulerOutput, output: ModelRunnerOutput) -> list[CoreOutput]:
         """Take a step's results and return what each of its requests gained."""
+
+    def abandon(self, step: SchedulerOutput) -> list[CoreOutput]:
+        """Take back a step that failed or never ran, and end its requests with "error"; see ``finish``.
+
+        Its update will not come, so what it holds (blocks, slots) is free to be used again.
+        """
+        return self.finish(step.request_ids, "error")
 
     @abstractmethod
     def has_work(self) -> bool:

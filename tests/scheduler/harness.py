@@ -112,6 +112,19 @@ def expected_tokens(core_request: CoreRequest, max_model_len: int = 64) -> list[
     )
 
 
+class Speechless(FakeModel):
+    """Has no token to give for the request of ``seed`` from ``position`` on, as a row of NaN has none."""
+
+    def __init__(self, position: int, seed: int = 13) -> None:
+        super().__init__()
+        self._position, self._seed = position, seed
+
+    def choose(self, state: int, params: Any, *, seed: int, stream: int, position: int, **rest: Any) -> int:
+        if seed == self._seed and position >= self._position:
+            return -1
+        return super().choose(state, params, seed=seed, stream=stream, position=position, **rest)
+
+
 class Engine:
     """Scheduler, step checker and fake runner; ``results`` collects what came out for each id.
 

@@ -29,7 +29,7 @@ def step(
         new_requests=tuple(
             NewRequest(
                 request_id=name,
-                prompt_token_ids=np.zeros(1, dtype=np.int32),
+                prompt_token_ids=np.zeros(16, dtype=np.int32),
                 sampling_params=SamplingParams(),
                 seed=0,
             )
@@ -116,6 +116,14 @@ def test_wrong_drafts_are_refused(
     checker.check(FIRST)
     with pytest.raises(ContractError, match=text):
         checker.check(step([("a", 4, count, [2])], draft_token_ids=Ragged.from_rows(drafts)))
+
+
+def test_a_new_request_computes_at_most_its_prompt(checker: StepChecker) -> None:
+    with pytest.raises(ContractError, match="'a' computes more than its prompt"):
+        checker.check(step([("a", 8, 9, [1, 2, 3, 4, 5])], new="a"))
+    checker.excuse(["a"])
+    with pytest.raises(ContractError, match="'a' computes more than its prompt"):
+        checker.check(step([("a", 16, 1, [1, 2, 3, 4, 5])], new="a"))
 
 
 def test_no_sequence_exceeds_max_model_len(checker: StepChecker) -> None:

@@ -6,24 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scheduler.harness import Engine, expected_tokens, kv_config, prompt_of, request
+from scheduler.harness import Engine, Speechless, expected_tokens, kv_config, prompt_of, request
 
 from core_engine._ragged import Ragged
-from core_engine.testing.fake_model import FakeModel
 from core_engine.worker.output import LogprobRows, ModelRunnerOutput
-
-
-class Speechless(FakeModel):
-    """Has no token to give for the request of ``seed`` from ``position`` on, as a row of NaN has none."""
-
-    def __init__(self, position: int, seed: int = 13) -> None:
-        super().__init__()
-        self._position, self._seed = position, seed
-
-    def choose(self, state: int, params: Any, *, seed: int, stream: int, position: int, **rest: Any) -> int:
-        if seed == self._seed and position >= self._position:
-            return -1
-        return super().choose(state, params, seed=seed, stream=stream, position=position, **rest)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -140,6 +126,41 @@ def test_what_a_failed_step_may_have_overwritten_is_not_found_in_the_cache() -> 
     assert step.num_computed_tokens.tolist() == [0]
     engine.run()
     assert engine.tokens["again"] == expected_tokens(again)
+    engine.assert_clean()
+
+
+def test_steps_that_fail_one_after_another_keep_no_blocks() -> None:
+    # Each of three prompts takes the whole pool: without its blocks back no other could ever run.
+    engine = Engine(kv_config(num_blocks=9, max_model_len=32))
+    for number in range(3):
+        engine.add(request(f"lost-{number}", 28))
+        step = engine.schedule()
+        assert step is not None
+        engine.in_flight.clear()
+        (output,) = engine.collect(engine.scheduler.abandon(step))
+        assert output.finish_reason == "error"
+    engine.add(fine := request("fine", 28, max_tokens=3))
+
+    engine.run()
+
+    assert engine.tokens["fine"] == expected_tokens(fine, 32)
+    engine.assert_clean()
+
+
+def test_a_failed_step_between_others_in_flight_ends_its_requests_when_theirs_are_known() -> None:
+    engine = Engine(depth=3)
+    engine.add(request("lost", 6))
+    engine.schedule()
+    engine.add(fine := request("fine", 6))
+    engine.schedule()
+    engine.schedule()
+    step, _ = engine.in_flight.popleft()  # only "lost" is in it
+
+    (output,) = engine.collect(engine.scheduler.abandon(step))
+    engine.run()
+
+    assert output.request_id == "lost"
+    assert engine.tokens["fine"] == expected_tokens(fine)
     engine.assert_clean()
 
 

@@ -27,7 +27,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     """
 
     scheduler: ClassVar[type[QueueScheduler]] = UnifiedScheduler
-    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "scheduler.odd_policy:AnyVictim")
+    policies: ClassVar[tuple[str, ...]] = (
+        "fcfs",
+        "priority",
+        "shortest-prompt-first",
+        "scheduler.odd_policy:AnyVictim",
+    )
     #: Further arguments of `Engine`.
     options: ClassVar[dict[str, Any]] = {}
 
@@ -117,6 +122,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.added)))
         if self.engine.finish(name, reason=reason):
             self.ended_from_outside.add(name)
+
+    @precondition(lambda self: self.engine.in_flight)
+    @rule()
+    def a_step_fails(self) -> None:
+        step, _ = self.engine.in_flight.popleft()
+        ended = self.engine.collect(self.engine.scheduler.abandon(step))
+        assert all(output.finish_reason == "error" for output in ended)
+        self.ended_from_outside |= {output.request_id for output in ended}
 
     @rule()
     def reset(self) -> None:
