@@ -8,7 +8,7 @@ from core_engine.backends.backend import AppliedChange
 from core_engine.backends.selection import Selection
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.engine.feature_table import FeatureRow, FeatureTable
-from core_engine.engine.settle import longest_sequence, settle_config
+from core_engine.engine.settle import longest_sequence_rows, settle_config
 from core_engine.models.config_reader import read_model_config
 from core_engine.plugin import Capabilities
 from core_engine.scheduler.features import SETTING_OF
@@ -45,10 +45,7 @@ def settle_engine(config: EngineConfig, selection: Selection) -> SettledEngine:
     features = features.replaced(*map(_row, changes))
     # The backend has the last word, so what it changed must still do.
     choose_scheduler(settled, capabilities, backend.name)
-    longest, step_limit = model.max_position_embeddings, longest_sequence(settled, model, capabilities)
-    if settled.max_model_len is None and longest != step_limit:
-        reason = f"{longest or 'any'} → {step_limit}: prompts are computed whole, in one step"
-        features = features.replaced(FeatureRow("max_model_len", str(step_limit), reason))
+    features = features.replaced(*longest_sequence_rows(settled, model, capabilities))
     asked = replace(config, **{change.field: change.new for change in changes})
     return SettledEngine(asked, settled, model, capabilities, features)
 

@@ -20,7 +20,7 @@ from core_engine.scheduler.limits import largest_step
 from core_engine.scheduler.plugins import load_policy
 from core_engine.scheduler.selection import choose_scheduler
 
-__all__ = ["longest_sequence", "settle_config"]
+__all__ = ["longest_sequence", "longest_sequence_rows", "settle_config"]
 
 #: Counts travel in 32 bits, sizes in 64.
 _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
@@ -88,6 +88,17 @@ def _check_drafts(asked: int, max_num_seqs: int) -> None:
             f"num_draft_tokens {asked} needs max_num_seqs of at least {asked + 1}, got {max_num_seqs}: "
             "drafts take rows that running requests leave free; raise max_num_seqs or lower num_draft_tokens"
         )
+
+
+def longest_sequence_rows(
+    config: EngineConfig, model: ModelConfig, capabilities: Capabilities
+) -> tuple[FeatureRow, ...]:
+    """Return the row that tells of a `longest_sequence` below the model's own; none where it is that."""
+    longest, limit = model.max_position_embeddings, longest_sequence(config, model, capabilities)
+    if config.max_model_len is not None or limit == longest:
+        return ()
+    reason = f"{longest or 'any'} → {limit}: prompts are computed whole, in one step"
+    return (FeatureRow("max_model_len", str(limit), reason),)
 
 
 def _settle_dtype(

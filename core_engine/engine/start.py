@@ -12,7 +12,7 @@ from core_engine.config import EngineConfig, ModelConfig
 from core_engine.engine.core import EngineCore
 from core_engine.engine.feature_table import FeatureTable
 from core_engine.engine.prepare import SettledEngine, settle_engine
-from core_engine.engine.settle import longest_sequence, settle_config
+from core_engine.engine.settle import longest_sequence, longest_sequence_rows, settle_config
 from core_engine.errors import CoreEngineError
 from core_engine.executor.start import create_executor
 from core_engine.kv_cache.manager import KVCacheManager
@@ -146,7 +146,9 @@ def _narrow(prepared: PreparedEngine, capabilities: Capabilities) -> tuple[Engin
         max_num_seqs=min(settled.config.max_num_seqs, narrowed.max_num_seqs),
     )
     # The worker was built with its data type and its largest step; those stay.
-    news = features.news_since(settled.features).without("dtype", "max_num_batched_tokens")
+    features = features.without("dtype", "max_num_batched_tokens")
+    features = features.replaced(*longest_sequence_rows(config, settled.model, capabilities))
+    news = features.news_since(settled.features)
     for line in news.lines():
         logger.info(line)
     return config, settled.features.replaced(*news.rows)

@@ -73,6 +73,18 @@ def test_a_device_that_offers_less_gets_another_scheduler_and_the_change_is_logg
     assert ["chunked_prefill", "off", "scheduler", "simple", "does", "without", "it"] in lines
 
 
+def test_a_worker_keeps_its_largest_step_when_the_device_offers_less(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow(monkeypatch, mixed_batches=False)
+    settings = {**SETTINGS, "max_model_len": None, "max_num_batched_tokens": 16}
+    with LLM(str(tiny_model), **settings) as llm:
+        config, features = llm.engine.config, llm.engine.started.features
+        assert (config.max_num_batched_tokens, config.max_model_len) == (16, 16)
+        assert features["max_model_len"].state == "16"
+        assert "max_num_batched_tokens" not in [row.feature for row in features.rows]
+
+
 def test_what_was_asked_for_by_name_is_refused_when_the_opened_device_lacks_it(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

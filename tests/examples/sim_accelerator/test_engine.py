@@ -59,6 +59,16 @@ def test_tokens_are_the_same_under_the_simple_scheduler(model: str, sim: LLM) ->
             assert tokens(simple, params) == tokens(sim, params)
 
 
+def test_under_the_simple_scheduler_the_largest_program_is_the_longest_sequence(
+    model: str, sim_installed: None
+) -> None:
+    settings = SETTINGS | {"max_model_len": None}
+    options = {"max_padded_tokens": "64"}
+    with LLM(model, backend="sim", scheduler="simple", backend_options=options, **settings) as sim:
+        assert sim.engine.config.max_model_len == 64
+        assert len(tokens(sim, PARAMS["greedy"], PROMPTS[:4])) == 4
+
+
 def test_a_worker_in_its_own_process_gives_the_same_tokens(model: str, sim: LLM) -> None:
     with LLM(model, backend="sim", executor="process", **SETTINGS) as other:
         assert tokens(other, PARAMS["seeded"]) == tokens(sim, PARAMS["seeded"])
