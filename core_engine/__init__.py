@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from core_engine.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from core_engine.errors import CoreEngineError
+from core_engine.lora.request import LoRARequest
 from core_engine.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "LLM",
     "CompletionOutput",
     "CoreEngineError",
+    "LoRARequest",
     "Logprob",
     "RequestOutput",
     "SamplingParams",

@@ -5,6 +5,7 @@ Each message says what was asked, what is possible, and what to do::
     CoreEngineError
     ├── ConfigError                     a setting is wrong or cannot work (exit code 2)
     │   ├── InvalidRequest              one request's input is wrong; other requests go on
+    │   │   └── AdapterError            a LoRA adapter cannot be used with this model
     │   ├── UnsupportedFeature          the chosen backend does not offer what was asked
     │   └── DoesNotFit                  the device has too little memory for the model or its cache
     ├── ModelError                      the model cannot be used
@@ -34,6 +35,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
+    "AdapterError",
     "AmbiguousBackend",
     "ApiVersionError",
     "BackendBlocked",
@@ -76,6 +78,10 @@ class InvalidRequest(ConfigError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class AdapterError(InvalidRequest):
+    """A LoRA adapter is damaged, of a kind that is not served, or made for another model."""
 
 
 class UnsupportedFeature(ConfigError):

@@ -140,12 +140,16 @@ def hook_sections(file: str, name: str, implementer: dict[str, str]) -> str:
 
 
 def by_base(api: str, api_file: str, base: str, base_file: str) -> dict[str, str]:
-    """Say for each method of an API whether the base gives it or the backend must."""
+    """Say for each method of an API whether the base gives it, the backend must, or the backend may."""
     given = {method.name for method in methods(parse_class(base_file, base)[0])}
-    return {
-        method.name: f"`{base}`, may be overridden" if method.name in given else "the backend"
-        for method in methods(parse_class(api_file, api)[0])
-    }
+
+    def implementer(method: ast.FunctionDef) -> str:
+        if method.name in given:
+            return f"`{base}`, may be overridden"
+        required = any(ast.unparse(mark) == "abstractmethod" for mark in method.decorator_list)
+        return "the backend" if required else "the backend, optional (`StepModelRunner` does)"
+
+    return {method.name: implementer(method) for method in methods(parse_class(api_file, api)[0])}
 
 
 def hooks_page() -> str:
@@ -244,6 +248,8 @@ def pages() -> dict[str, str]:
                 ("scheduler/output.py", "NewRequest"),
                 ("worker/output.py", "ModelRunnerOutput"),
                 ("worker/output.py", "LogprobRows"),
+                ("lora/messages.py", "LoRAAdapter"),
+                ("lora/messages.py", "LoRAInfo"),
             ],
         ),
         "configuration.md": values_page(

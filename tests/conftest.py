@@ -30,14 +30,21 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_chat_model(tmp_path_factory.mktemp("models") / "tiny-chat")
 
 
-@pytest.fixture
-def sim_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the simulated accelerator an installed backend, here and in child processes."""
-    site, sources = tmp_path / "sim-site", REPOSITORY / "examples" / "sim_accelerator" / "src"
+@pytest.fixture(scope="session")
+def sim_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that makes the simulated accelerator an installed backend once it is on the import path."""
+    site = tmp_path_factory.mktemp("sim-site")
     add_distribution(site, "core-engine-sim", {BACKENDS: {"sim": "core_engine_sim.backend"}}, version="0.1.0")
-    monkeypatch.syspath_prepend(site)
+    return site
+
+
+@pytest.fixture
+def sim_installed(sim_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the simulated accelerator an installed backend, here and in child processes."""
+    sources = REPOSITORY / "examples" / "sim_accelerator" / "src"
+    monkeypatch.syspath_prepend(sim_site)
     inherited = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, filter(None, (site, sources, inherited)))))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, filter(None, (sim_site, sources, inherited)))))
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ LAYERS = (
     ("engine",),
     ("executor",),
     ("worker",),
-    ("attention", "models", "sampling"),
+    ("attention", "lora", "models", "sampling"),
 )
 
 #: Pure and torch-free: the names of shapes, which the seams of all layers speak in.
@@ -171,6 +171,7 @@ PUBLIC_DOORS = {
         "LLM",
         "CompletionOutput",
         "CoreEngineError",
+        "LoRARequest",
         "Logprob",
         "RequestOutput",
         "SamplingParams",

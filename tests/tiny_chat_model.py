@@ -1,4 +1,4 @@
-"""A tiny random Llama with a byte-level tokenizer and a chat template: a whole model folder in a second."""
+"""A tiny random model with a byte-level tokenizer and a chat template: a whole folder in a second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEMPLATE = (
 )
 
 
-def make_tiny_chat_model(folder: Path) -> Path:
+def make_tiny_chat_model(folder: Path, model_type: str = "llama") -> Path:
     """Save the model; ids 0 to 255 are bytes, 256 and 257 the markers of a message, 258 ends a text."""
     # Here, not at the top: tests without models must not pay for torch.
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -27,7 +27,7 @@ def make_tiny_chat_model(folder: Path) -> Path:
     tokenizer.add_special_tokens(special)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     wrapped.chat_template = TEMPLATE
-    config = make_tiny_config("llama", vocab_size=len(vocabulary) + 5, eos_token_id=258, bos_token_id=None)
+    config = make_tiny_config(model_type, vocab_size=len(vocabulary) + 5, eos_token_id=258, bos_token_id=None)
     save_tiny_model(config, folder)
     wrapped.save_pretrained(folder)
     return folder

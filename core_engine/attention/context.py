@@ -15,12 +15,14 @@ __all__ = ["ContextHolder", "ForwardContext"]
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """What the attention layers read during one forward pass."""
+    """What attention layers and layers with LoRA adapters read during one forward pass."""
 
     #: One mapping per KV-cache group, from `AttentionBackend.build_metadata`, on the device.
     attention: tuple[Mapping[str, torch.Tensor], ...] = ()
     #: The pass measures memory: no cache is bound and none is read or written.
     is_profile_run: bool = False
+    #: What `core_engine.lora.layers.lora_mask` made of the step; None in steps without adapters.
+    lora_mask: torch.Tensor | None = None
 
 
 class ContextHolder:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from core_engine.cli.engine_flags import add_engine_flags, engine_options, model_of
+from core_engine.cli.lora_flag import add_lora_flag, lora_options, lora_request
 from core_engine.cli.options import add_option, add_switch
 from core_engine.cli.results import EXIT_ANSWER_FAILED, Results
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_switch(parser, "--json", help="print a JSON list and nothing else on stdout")
     add_switch(parser, "--progress", help="show a progress bar on stderr", default=None)
+    add_lora_flag(parser)
     add_sampling_flags(parser)
 
 
@@ -47,20 +49,21 @@ def run(args: argparse.Namespace, results: Results) -> int:
     sampling_params(args, SamplingParams())
     if "" in prompts:
         raise InvalidRequest(f"prompt {prompts.index('') + 1} is empty; give some text", "prompt")
-    with LLM(model, **engine_options(args)) as llm:
+    lora = lora_request(args)
+    with LLM(model, **engine_options(args) | lora_options(args)) as llm:
         params = sampling_params(args, llm.engine.default_params)
         started_s = time.perf_counter()
         errors: list[str] = []
         if len(prompts) == 1 and params.n == 1 and not args.json:
             num_tokens, first_s = 0, None
-            for chunk in llm.stream(prompts[0], params):
+            for chunk in llm.stream(prompts[0], params, lora=lora):
                 first_s = first_s or time.perf_counter()
                 num_tokens += len(chunk.token_ids)
                 print(chunk.text, end="", flush=True, file=results)
                 errors += [chunk.error] if chunk.error else []
             print(file=results)
         else:
-            outputs = llm.generate(prompts, params, progress=args.progress)
+            outputs = llm.generate(prompts, params, lora=lora, progress=args.progress)
             num_tokens = sum(len(s.token_ids) for output in outputs for s in output.outputs)
             first_s, errors = None, _errors(outputs)
             print(_to_json(outputs) if args.json else _to_text(outputs), file=results)

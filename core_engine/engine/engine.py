@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from core_engine._text import error_line
 from core_engine.config import EngineConfig
+from core_engine.engine.loras import AdapterRegistry, extra_keys
 from core_engine.engine.messages import CoreOutput
 from core_engine.engine.outputs import RequestOutput
 from core_engine.engine.prompts import PromptProcessor, TokenizedPrompt
@@ -19,6 +20,8 @@ from core_engine.engine.stream_chunk import StreamChunk
 from core_engine.engine.text_stream import TextStream
 from core_engine.engine.tokenizer import Tokenizer
 from core_engine.errors import EngineClosed, InvalidRequest
+from core_engine.lora.messages import LoRAInfo
+from core_engine.lora.request import LoRARequest
 from core_engine.models.generation_defaults import read_generation_defaults
 from core_engine.sampling.params import SamplingParams
 
@@ -45,6 +48,7 @@ class LLMEngine:
         self.prompts = PromptProcessor(
             self.config, started.model, started.capabilities, started.selection.backend.name, self.tokenizer
         )
+        self.loras = AdapterRegistry(self.core.executor, self.config.max_loras, self._uses_lora)
         self._formatter = LogprobFormatter(self.tokenizer)
         self._states: dict[str, RequestState] = {}
         # A sequence's id in the core → its request and its index.
@@ -59,20 +63,28 @@ class LLMEngine:
         *,
         priority: int = 0,
         stream: bool = False,
+        loras: Sequence[LoRARequest | None] | None = None,
+        cache_salt: str | None = None,
     ) -> None:
         """Queue requests (id, prompt, parameters); smaller priorities run first under that policy.
 
         All are checked before the first is queued: raises `InvalidRequest` or `UnsupportedFeature`,
         naming the prompt's place when there are several, and then none of them is queued. With
-        ``stream`` each step's gain is kept for ``take_chunks``.
+        ``stream`` each step's gain is kept for ``take_chunks``. ``loras`` has one entry per request.
+        Requests share cached blocks only under the same ``cache_salt``.
         """
         if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**63) <= priority < 2**63:
             raise InvalidRequest(f"priority must be an integer of 64 bits, got {priority!r}", "priority")
         with self._lock:
-            self._add(list(requests), priority, stream)
+            self._add(list(requests), priority, stream, loras, cache_salt)
 
     def _add(
-        self, listed: list[tuple[str, TokenizedPrompt, SamplingParams]], priority: int, stream: bool
+        self,
+        listed: list[tuple[str, TokenizedPrompt, SamplingParams]],
+        priority: int,
+        stream: bool,
+        loras: Sequence[LoRARequest | None] | None,
+        cache_salt: str | None,
     ) -> None:
         self._discard_abandoned()
         backend, checked = self.started.selection.backend, []
@@ -82,6 +94,10 @@ class LLMEngine:
                     raise InvalidRequest(f"request id {request_id!r} is in use", "request_id")
                 backend.validate_request(params, len(prompt.token_ids), self.config)
                 sequences = self.prompts.requests(request_id, prompt, params, priority)
+                lora_id, digest = self._load_lora(loras[place] if loras else None)
+                keys = extra_keys(digest, cache_salt)
+                if keys:
+                    sequences = [replace(s, lora_id=lora_id, extra_keys=keys) for s in sequences]
             except InvalidRequest as error:
                 raise place_error(error, place, len(listed)) from None
             checked.append((request_id, prompt, params, sequences))
@@ -89,7 +105,15 @@ class LLMEngine:
         try:
             for request_id, prompt, params, sequences in checked:
                 streams = [TextStream(self.tokenizer.hf, prompt.token_ids, params) for _ in sequences]
-                state = RequestState(request_id, prompt, params, streams, self._formatter, keep_chunks=stream)
+                state = RequestState(
+                    request_id,
+                    prompt,
+                    params,
+                    streams,
+                    self._formatter,
+                    keep_chunks=stream,
+                    lora_id=sequences[0].lora_id,
+                )
                 self._states[request_id] = state
                 added.append(request_id)
                 for index, sequence in enumerate(sequences):
@@ -98,6 +122,27 @@ class LLMEngine:
         except BaseException:
             self._discard(added)
             raise
+        self.loras.sweep()
+
+    def load_lora(self, request: LoRARequest) -> LoRAInfo:
+        """Load an adapter ahead of its first request. Raises what `AdapterRegistry.load` raises."""
+        with self._lock:
+            self.check_open()
+            self.loras.load(request)
+            self.loras.sweep()
+            return next(info for info in self.loras.infos() if info.name == request.name)
+
+    def unload_lora(self, name: str) -> None:
+        """Forget an adapter. Raises what `AdapterRegistry.unload` raises."""
+        with self._lock:
+            self.check_open()
+            self.loras.unload(name)
+
+    def list_loras(self) -> list[LoRAInfo]:
+        """List the adapters that have a name."""
+        with self._lock:
+            self.check_open()
+            return self.loras.infos()
 
     def step(self) -> None:
         """Compute one step and hand its results to the requests.
@@ -179,6 +224,12 @@ class LLMEngine:
             self._sequences.clear()
             self.core.shutdown()
 
+    def _load_lora(self, request: LoRARequest | None) -> tuple[int, str | None]:
+        return (0, None) if request is None else self.loras.load(request)
+
+    def _uses_lora(self, lora_id: int) -> bool:
+        return any(s.lora_id == lora_id and not s.output.finished for s in self._states.values())
+
     def _take(self, core_outputs: Iterable[CoreOutput], *, log: bool = True) -> None:
         """Hand results to their requests; what goes wrong with one of them ends that one with an error."""
         stopped, broken = [], []
@@ -209,7 +260,7 @@ class LLMEngine:
 
 def place_error(error: InvalidRequest, place: int, count: int) -> InvalidRequest:
     """Return ``error`` with the prompt's place in front, where there are several."""
-    return InvalidRequest(f"prompt {place}: {error}", error.param) if count > 1 else error
+    return type(error)(f"prompt {place}: {error}", error.param) if count > 1 else error
 
 
 def _read_defaults(prepared: PreparedEngine) -> SamplingParams:

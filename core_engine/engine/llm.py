@@ -15,10 +15,13 @@ from tqdm import tqdm
 
 from core_engine.config import EngineConfig
 from core_engine.engine.engine import LLMEngine, place_error
+from core_engine.engine.loras import LoRAChoice, loras_for
 from core_engine.engine.outputs import RequestOutput
 from core_engine.engine.prompts import Prompt, TokenizedPrompt
 from core_engine.engine.request_stream import RequestStream
 from core_engine.errors import ConfigError, EngineClosed, InvalidRequest, did_you_mean
+from core_engine.lora.messages import LoRAInfo
+from core_engine.lora.request import LoRARequest
 from core_engine.sampling.params import SamplingParams
 
 __all__ = ["LLM"]
@@ -58,17 +61,23 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         priority: int = 0,
+        lora: LoRAChoice = None,
+        cache_salt: str | None = None,
         progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Generate for one prompt or many; outputs come in the order of the prompts.
 
         A prompt is text, a list of token ids, or {"prompt": …} / {"prompt_token_ids": …}. ``params``
         is one for all, a list as long as the prompts, or None for the model's own defaults.
-        ``priority`` counts under ``scheduling_policy="priority"``: smaller runs first. ``progress``
-        shows a bar on stderr; by default for several prompts on a terminal. All prompts are checked
-        before the first one runs. Raises `InvalidRequest` naming the prompt that is wrong.
+        ``priority`` counts under ``scheduling_policy="priority"``: smaller runs first. ``lora`` is an adapter
+        for all, or a list with one or None for each prompt; what is not loaded yet is loaded. Prompts
+        under different ``cache_salt`` never share cached blocks. ``progress`` shows a bar on stderr; by
+        default for several prompts on a terminal. All prompts are checked before the first one runs.
+        Raises `InvalidRequest` naming the prompt that is wrong, `AdapterError` for an adapter that does
+        not fit the model.
         """
-        return self._run(_each(self.engine.prompts.tokenize, as_list(prompts)), params, priority, progress)
+        tokenized = _each(self.engine.prompts.tokenize, as_list(prompts))
+        return self._run(tokenized, params, priority, lora, cache_salt, progress)
 
     def chat(
         self,
@@ -76,23 +85,49 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         priority: int = 0,
+        lora: LoRAChoice = None,
+        cache_salt: str | None = None,
         progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or many through the model's chat template; as ``generate`` otherwise."""
         conversations: Any = messages if _are_conversations(messages) else [messages]
-        return self._run(_each(self._render, conversations), params, priority, progress)
+        return self._run(_each(self._render, conversations), params, priority, lora, cache_salt, progress)
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        lora: LoRARequest | None = None,
+        cache_salt: str | None = None,
     ) -> RequestStream:
         """Generate for one prompt and yield what each step adds; closing the stream aborts the request."""
-        return self._stream(self.engine.prompts.tokenize(prompt), params, priority)
+        return self._stream(self.engine.prompts.tokenize(prompt), params, priority, lora, cache_salt)
 
     def stream_chat(
-        self, messages: Messages, params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        lora: LoRARequest | None = None,
+        cache_salt: str | None = None,
     ) -> RequestStream:
         """Answer one conversation and yield what each step adds."""
-        return self._stream(self._render(messages), params, priority)
+        return self._stream(self._render(messages), params, priority, lora, cache_salt)
+
+    def load_lora(self, lora: LoRARequest) -> LoRAInfo:
+        """Load an adapter ahead of its first request. Raises `AdapterError` when it cannot be used."""
+        return self.engine.load_lora(lora)
+
+    def unload_lora(self, name: str) -> None:
+        """Forget the adapter of that name. Raises `InvalidRequest` while unfinished requests use it."""
+        self.engine.unload_lora(name)
+
+    def list_loras(self) -> list[LoRAInfo]:
+        """List the adapters that are loaded."""
+        return self.engine.list_loras()
 
     def close(self) -> None:
         """End the engine and give its memory back; safe to call twice."""
@@ -120,15 +155,19 @@ class LLM:
         prompts: list[TokenizedPrompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int,
+        lora: LoRAChoice,
+        cache_salt: str | None,
         progress: bool | None,
     ) -> list[RequestOutput]:
         engine = self.engine
         each = _params_for(len(prompts), engine.default_params if params is None else params)
+        loras = loras_for(len(prompts), lora)
         ids = [self._new_id() for _ in prompts]
         show = len(prompts) > 1 and sys.stderr.isatty() if progress is None else progress
         outputs: dict[str, RequestOutput] = {}
         try:
-            engine.add(zip(ids, prompts, each, strict=True), priority=priority)
+            requests = zip(ids, prompts, each, strict=True)
+            engine.add(requests, priority=priority, loras=loras, cache_salt=cache_salt)
             with tqdm(total=len(ids), desc="requests", unit="req", disable=not show, file=sys.stderr) as bar:
                 num_tokens = 0
                 while len(outputs) < len(ids):
@@ -142,10 +181,19 @@ class LLM:
             engine.discard(ids)
         return [outputs[request_id] for request_id in ids]
 
-    def _stream(self, prompt: TokenizedPrompt, params: SamplingParams | None, priority: int) -> RequestStream:
+    def _stream(
+        self,
+        prompt: TokenizedPrompt,
+        params: SamplingParams | None,
+        priority: int,
+        lora: LoRARequest | None,
+        cache_salt: str | None,
+    ) -> RequestStream:
         engine, request_id = self.engine, self._new_id()
         (checked,) = _params_for(1, engine.default_params if params is None else params)
-        engine.add([(request_id, prompt, checked)], priority=priority, stream=True)
+        request = (request_id, prompt, checked)
+        loras = loras_for(1, lora)
+        engine.add([request], priority=priority, stream=True, loras=loras, cache_salt=cache_salt)
         return RequestStream(engine, request_id)
 
 

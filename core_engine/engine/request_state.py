@@ -59,8 +59,10 @@ class RequestState:
         formatter: LogprobFormatter,
         *,
         keep_chunks: bool,
+        lora_id: int = 0,
     ) -> None:
         self.params = params
+        self.lora_id = lora_id
         self.chunks: list[StreamChunk] = []
         self._streams = streams
         self._formatter = formatter

@@ -17,6 +17,7 @@ import numpy as np
 from core_engine.backends.installed import InstalledPlugin
 from core_engine.errors import ContractError, EngineError, InvalidRequest
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
+from core_engine.lora.messages import LoRAAdapter, LoRAInfo
 from core_engine.scheduler.output import SchedulerOutput
 from core_engine.worker.context import WorkerContext
 from core_engine.worker.output import ModelRunnerOutput
@@ -50,6 +51,9 @@ WORKER_CALLS: Mapping[str, CallSpec] = {
     "execute_model": CallSpec(
         result=ModelRunnerOutput, argument="scheduler_output", argument_type=SchedulerOutput
     ),
+    "add_lora": CallSpec(result=LoRAInfo, argument="adapter", argument_type=LoRAAdapter),
+    "remove_lora": CallSpec(result=bool, argument="lora_id", argument_type=int),
+    "list_loras": CallSpec(result=tuple[LoRAInfo, ...]),
     "profile": CallSpec(result=str, argument="action", argument_type=str),
     "check_health": CallSpec(result=Health),
     "shutdown": CallSpec(result=bool),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from core_engine.backends.installed import InstalledPlugin
     from core_engine.backends.reference import BackendRef
     from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
+    from core_engine.lora.messages import LoRAAdapter, LoRAInfo
     from core_engine.scheduler.output import SchedulerOutput
     from core_engine.worker.context import WorkerContext
     from core_engine.worker.output import StepHandle
@@ -110,6 +111,21 @@ class ProcessExecutor(Executor):
         """Send a step and return at once; several steps may be under way, answered in order."""
         future = self._worker.call("execute_model", encode(scheduler_output))
         return RemoteStep(future, scheduler_output.step_id)
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """See `WorkerApi.add_lora`."""
+        info: LoRAInfo = self._call("add_lora", adapter)
+        return info
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """See `WorkerApi.remove_lora`."""
+        removed: bool = self._call("remove_lora", lora_id)
+        return removed
+
+    def list_loras(self) -> tuple[LoRAInfo, ...]:
+        """See `WorkerApi.list_loras`."""
+        infos: tuple[LoRAInfo, ...] = self._call("list_loras")
+        return infos
 
     def profile(self, action: str) -> str:
         """See `WorkerApi.profile`."""

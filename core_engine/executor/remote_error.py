@@ -35,7 +35,7 @@ def rebuild_error(reply: Reply) -> CoreEngineError:
     kind = getattr(errors, reply.error, None)
     if not (isinstance(kind, type) and issubclass(kind, CoreEngineError)):
         kind = EngineError
-    arguments = (reply.message, reply.param) if kind is InvalidRequest else (reply.message,)
+    arguments = (reply.message, reply.param) if issubclass(kind, InvalidRequest) else (reply.message,)
     error = kind(*arguments)
     error.add_note(f"in the worker process:\n{reply.traceback}")
     return error

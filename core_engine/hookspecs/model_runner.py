@@ -5,13 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from core_engine.errors import UnsupportedFeature
 from core_engine.hookspecs._complete import CompleteOnCreation
 
 if TYPE_CHECKING:
     from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
+    from core_engine.lora.messages import LoRAAdapter, LoRAInfo
     from core_engine.scheduler.output import SchedulerOutput
     from core_engine.worker.output import StepHandle
     from core_engine.worker.reports import CaptureReport, LoadReport, ProfileReport
+
+
+_NO_LORA = "this model runner has no LoRA hooks; its backend must not declare the capability lora"
 
 
 class ModelRunnerApi(CompleteOnCreation):
@@ -68,3 +73,23 @@ class ModelRunnerApi(CompleteOnCreation):
     @abstractmethod
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
         """Compute one step; a synchronous runner returns a finished handle."""
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """Load a LoRA adapter, so that requests may name its number. Optional: `Capabilities.lora`.
+
+        It is read from its folder and checked against the model; the same number again changes nothing.
+        Raises `AdapterError` for an adapter that is damaged or does not fit, and then nothing is loaded.
+        A runner without LoRA raises `UnsupportedFeature`, as this default does.
+        """
+        raise UnsupportedFeature(_NO_LORA)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget a LoRA adapter; False when there is none of that number. Optional: `Capabilities.lora`.
+
+        Requests that hold a row go on with it; a request that names it later is a fault of the caller.
+        """
+        raise UnsupportedFeature(_NO_LORA)
+
+    def list_loras(self) -> tuple[LoRAInfo, ...]:
+        """List the LoRA adapters that are loaded, by number. Optional: `Capabilities.lora`."""
+        raise UnsupportedFeature(_NO_LORA)

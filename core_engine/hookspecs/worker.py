@@ -5,13 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from core_engine.errors import UnsupportedFeature
 from core_engine.hookspecs._complete import CompleteOnCreation
 
 if TYPE_CHECKING:
     from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
+    from core_engine.lora.messages import LoRAAdapter, LoRAInfo
     from core_engine.scheduler.output import SchedulerOutput
     from core_engine.worker.output import StepHandle
     from core_engine.worker.reports import CaptureReport, DeviceReport, Health, LoadReport, MemoryBudget
+
+
+_NO_LORA = "this worker has no LoRA hooks; its backend must not declare the capability lora"
 
 
 class WorkerApi(CompleteOnCreation):
@@ -54,6 +59,18 @@ class WorkerApi(CompleteOnCreation):
     @abstractmethod
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
         """Compute one step."""
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """Load a LoRA adapter; see `ModelRunnerApi.add_lora`. Optional: `Capabilities.lora`."""
+        raise UnsupportedFeature(_NO_LORA)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget a LoRA adapter; see `ModelRunnerApi.remove_lora`. Optional: `Capabilities.lora`."""
+        raise UnsupportedFeature(_NO_LORA)
+
+    def list_loras(self) -> tuple[LoRAInfo, ...]:
+        """List the LoRA adapters that are loaded. Optional: `Capabilities.lora`."""
+        raise UnsupportedFeature(_NO_LORA)
 
     @abstractmethod
     def profile(self, action: str) -> str:

@@ -29,6 +29,7 @@ from core_engine.models.probing_passes import (
 )
 from core_engine.models.rotary import fix_longrope, refuse_dynamic_rotary
 from core_engine.models.signatures import takes_argument
+from core_engine.models.token_linears import watch_linears
 from core_engine.models.token_mixing import probe_length
 
 __all__ = ["Findings", "FoundLayer", "find_layers"]
@@ -88,6 +89,8 @@ class Findings:
     backbone_name: str
     #: The part that the model's own forward calls for hidden rows: the backbone or its decoder.
     logits_backbone_name: str
+    #: The backbone's linear layers that see every token once.
+    token_linears: tuple[str, ...]
 
 
 def find_layers(model: Any) -> Findings:
@@ -119,11 +122,17 @@ def _find(model: Any) -> Findings:
         run_probe(model, backbone, num_tokens)
         layers = _read_calls(list(calls), config)
         calls.clear()
-        run_engine(model, backbone, num_tokens)
+        with watch_linears(model, num_tokens) as linears:
+            run_engine(model, backbone, num_tokens)
         if [call.name for call in calls] != [layer.name for layer in layers]:
             raise Refusal("it calls attention otherwise when it gets no mask")
     logits_backbone = _check_logits(model, backbone_name, config)
-    return Findings(layers=tuple(layers), backbone_name=backbone_name, logits_backbone_name=logits_backbone)
+    return Findings(
+        layers=tuple(layers),
+        backbone_name=backbone_name,
+        logits_backbone_name=logits_backbone,
+        token_linears=linears.token_linears,
+    )
 
 
 def _backbone(model: Any) -> tuple[str, torch.nn.Module]:

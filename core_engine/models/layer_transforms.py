@@ -19,6 +19,10 @@ class LayerTransform(ABC):
     A transform recognises modules by their structure (attributes, parameter shapes), never by the
     model's name. It must keep the names of the parameters that it keeps, so that weights still find
     them.
+
+    Where LoRA is on, the layers that can take an adapter are `core_engine.lora.layers.LoRALinear` before
+    any other transform runs. Those must stay callable under their names: a transform that merges plain
+    linear layers leaves them alone.
     """
 
     #: Short name for the start log.

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from core_engine.config import EngineConfig, ModelConfig
+from core_engine.lora.layers import LoRATransform
 from core_engine.models.attention_hook import AttentionObject, attach_attention
 from core_engine.models.build import build_meta_model
 from core_engine.models.causal_lm import read_transformers_config, text_causal_lm
@@ -63,7 +64,8 @@ def load_model(
 ) -> LoadedModel:
     """Load the model that ``facts`` describe in ``dtype`` ("bfloat16", "float16", "float32").
 
-    ``transforms`` are applied in order to the model on the meta device. ``experts`` names how
+    ``transforms`` are applied in order to the model on the meta device, behind the one that makes room
+    for LoRA adapters where ``config.max_loras`` is not 0. ``experts`` names how
     transformers computes the experts of mixture models: "grouped_mm", "batched_mm" (static shapes) or
     "eager"; None takes grouped_mm where torch has it, which is the fastest on CPU, else eager.
     ``weight_device`` is where weights are read to. ``progress`` shows a bar on stderr for loads that
@@ -81,6 +83,8 @@ def load_model(
     meta_model = build_meta_model(text, dtype=torch_dtype, trust_remote_code=config.trust_remote_code)
     findings = find_layers(meta_model)
     replaced: dict[str, int] = {}
+    if config.max_loras:
+        transforms = (LoRATransform(findings.token_linears), *transforms)
 
     def transform(model: torch.nn.Module) -> None:
         for step in transforms:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from core_engine.scheduler.adapter_seats import AdapterSeats
 from core_engine.scheduler.request import RequestState, RequestStatus
 
 if TYPE_CHECKING:
@@ -32,12 +33,18 @@ class Admitted:
 
 
 class Admission:
-    """Lets waiting requests in, strictly in order but for long prompts that wait for their share."""
+    """Lets waiting requests in, strictly in order, but past those that wait for something of their own.
 
-    def __init__(self, roster: Roster, kv: KVCacheManager, limits: SchedulerLimits) -> None:
+    A long prompt waits for its share of the budget, a LoRA adapter for a seat (`AdapterSeats`).
+    """
+
+    def __init__(
+        self, roster: Roster, kv: KVCacheManager, limits: SchedulerLimits, *, max_loras: int = 0
+    ) -> None:
         self._roster = roster
         self._kv = kv
         self._limits = limits
+        self._max_loras = max_loras
         #: Prompt tokens looked up in the prefix cache, and those found.
         self.num_cache_queries = 0
         self.num_cache_hits = 0
@@ -47,11 +54,15 @@ class Admission:
         roster, kv = self._roster, self._kv
         admitted = Admitted()
         promised = self.num_promised_blocks()
+        seats = self._adapter_seats()
         index = 0
         while index < len(roster.waiting) and budget.left and self._has_room():
             request = roster.waiting[index]
             if request.slot >= 0:
                 break  # preempted, and its last steps are still in flight
+            if seats is not None and not seats.admits(request):
+                index += 1
+                continue
             cached = self._find_cached_prefix(request)
             num_tokens, num_cached = len(request.tokens), len(cached) * kv.block_size
             num_needed = promised + kv.num_blocks_to_come(num_tokens, len(cached), cached.num_null)
@@ -70,6 +81,8 @@ class Admission:
             if not blocks:
                 break
             promised += num_rest
+            if seats is not None:
+                seats.seat(request)
             if request.status is RequestStatus.PREEMPTED:
                 admitted.resumed.append(request)
             else:
@@ -90,18 +103,26 @@ class Admission:
         num_seats = self._limits.max_num_running - len(self._roster.running) - num_seats
         num_blocks = self._kv.pool.num_free - num_blocks
         demand = 0
+        seats = self._adapter_seats()
         for request in self._roster.waiting:
             num_tokens = len(request.tokens)
             if demand >= most or num_seats <= 0:
                 break
             if num_tokens > self._limits.max_num_batched_tokens:
                 continue
+            if seats is not None:
+                if not seats.admits(request):
+                    continue
+                seats.seat(request)
             num_blocks -= self._kv.num_blocks_for(num_tokens)
             if num_blocks < 0:
                 break
             num_seats -= 1
             demand += num_tokens
         return min(demand, most)
+
+    def _adapter_seats(self) -> AdapterSeats | None:
+        return AdapterSeats(self._max_loras, self._roster.running) if self._max_loras else None
 
     def _has_room(self) -> bool:
         roster = self._roster

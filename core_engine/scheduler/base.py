@@ -51,7 +51,7 @@ class QueueScheduler(Scheduler):
         self.policy = load_policy(config.scheduling_policy)
         self.roster = Roster(kv, max_num_running=limits.max_num_running, prefix_caching=limits.prefix_caching)
         self.columns = self.roster.columns
-        self.admission = Admission(self.roster, kv, limits)
+        self.admission = Admission(self.roster, kv, limits, max_loras=config.max_loras)
         self.drafts = Drafts(self, limits.num_draft_tokens) if limits.num_draft_tokens else None
         self._in_flight: deque[StepInFlight] = deque()
         self._num_added = 0

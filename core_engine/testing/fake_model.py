@@ -45,6 +45,10 @@ class FakeModel:
         """Return the state after ``token``; never 0, so that an unwritten cache slot matches nothing."""
         return _mix(state ^ _mix(token)) or 1
 
+    def first_state(self, lora_id: int) -> int:
+        """Return the state before the first token under an adapter (0 for none)."""
+        return _mix(EMPTY_STATE ^ lora_id) if lora_id else EMPTY_STATE
+
     def states(self, tokens: Iterable[int], state: int = EMPTY_STATE) -> list[int]:
         """Return the state at each of ``tokens``, which follow on ``state``."""
         result: list[int] = []
@@ -98,10 +102,11 @@ class FakeModel:
         seed: int = 0,
         stream: int = 0,
         eos_token_ids: Iterable[int] = (),
+        lora_id: int = 0,
     ) -> list[int]:
         """Return what any correct engine generates: up to ``num_tokens``, ending with a stop token."""
         stops = {*eos_token_ids, *params.stop_token_ids}
-        state = self.states(prompt)[-1]
+        state = self.states(prompt, self.first_state(lora_id))[-1]
         output: list[int] = []
         while len(output) < num_tokens:
             early = len(output) < params.min_tokens

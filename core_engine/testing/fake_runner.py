@@ -69,8 +69,9 @@ class FakeRunner:
     positions go on where the last step ended; tokens are known; block ids lie in the pool, never twice
     in a table, and the table covers the step; the tokens counted as computed stand in their blocks as far
     as a layer sees them, written by an earlier step; a block that is written is not the null block and
-    belongs to one request alone; the optional limits on tokens and requests per step hold. Drafts are
-    verified, and the cache keeps the states of those that were rejected: nobody may count on them.
+    belongs to one request alone; the optional limits on tokens and requests per step and on adapters at
+    once hold. Drafts are verified, and the cache keeps the states of those that were rejected: nobody may
+    count on them.
 
     A step id that is left out is a step that was lost on its way: what ended then may be unknown here.
     """
@@ -82,11 +83,13 @@ class FakeRunner:
         *,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
+        max_loras: int | None = None,
     ) -> None:
         self.config = kv_cache_config
         self.model = model or FakeModel()
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
+        self.max_loras = max_loras
         self._requests: dict[str, _Request] = {}
         self._next_step_id = 0
         #: Whether steps were lost on their way to the runner, so that ends of unknown requests are no fault.
@@ -169,12 +172,16 @@ class FakeRunner:
             require(name not in self._requests, f"new request {name!r} is known already")
             tokens = [int(token) for token in new.prompt_token_ids]
             require(bool(tokens), f"new request {name!r} has no prompt")
-            self._requests[name] = _Request(new, tokens, self.model.states(tokens), self._empty_tables())
+            states = self.model.states(tokens, self.model.first_state(new.lora_id))
+            self._requests[name] = _Request(new, tokens, states, self._empty_tables())
         for name in step.resumed_request_ids:
             row = self._requests.get(name)
             if row is None or row.tables is not None:
                 raise ScheduleViolation(f"{name!r} is resumed, but it was not preempted")
             row.tables = self._empty_tables()
+        if self.max_loras is not None:
+            held = {r.data.lora_id for r in self._requests.values() if r.tables is not None} - {0}
+            require(len(held) <= self.max_loras, f"adapters {sorted(held)}, at most {self.max_loras} at once")
         whole = {*(new.request_id for new in step.new_requests), *step.resumed_request_ids}
         idle = whole.difference(step.request_ids)
         require(not idle, f"new or resumed, but nothing to compute: {sorted(idle)}")

@@ -77,6 +77,7 @@ class FakeModelRunner(ModelRunnerBase):
             self.get_model(),
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_num_seqs=self.config.max_num_seqs,
+            max_loras=self.config.max_loras,
         )
         num_caches = max(len(group.layers) for group in kv_cache_config.groups)
         return num_caches * kv_cache_config.num_blocks * kv_cache_config.block_size

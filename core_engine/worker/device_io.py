@@ -68,6 +68,14 @@ class DeviceIO(ABC):
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """Bring a model whose weights were read on the host onto the device; may return the same object."""
 
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Overwrite a device tensor with a host tensor of equal shape and dtype, after the work given so far.
+
+        The tensor stays the same object in the same memory, so that programs which read it go on to.
+        The default serves every device into whose tensors torch can copy from the host.
+        """
+        target.copy_(source)
+
     @property
     def weight_device(self) -> str:
         """Where the loader reads weights to; "cpu" unless the device can be a direct target."""
@@ -93,4 +101,5 @@ def upload_each(step: HostStep, to_device: Callable[[Array], torch.Tensor]) -> D
         ),
         sampling=sampling,
         sampling_kind=step.sampling.kind,
+        lora_slots=None if step.lora_slots is None else to_device(step.lora_slots),
     )

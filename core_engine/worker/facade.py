@@ -9,6 +9,7 @@ from core_engine.hookspecs.worker import WorkerApi
 
 if TYPE_CHECKING:
     from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
+    from core_engine.lora.messages import LoRAAdapter, LoRAInfo
     from core_engine.scheduler.output import SchedulerOutput
     from core_engine.worker.hook_manager import HookManager
     from core_engine.worker.output import StepHandle
@@ -68,6 +69,21 @@ class WorkerFacade(WorkerApi):
         """Call the hook of that name."""
         handle: StepHandle = self._hooks.call("execute_model", scheduler_output=scheduler_output)
         return handle
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """Call the hook of that name."""
+        info: LoRAInfo = self._hooks.call("add_lora", adapter=adapter)
+        return info
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Call the hook of that name."""
+        removed: bool = self._hooks.call("remove_lora", lora_id=lora_id)
+        return removed
+
+    def list_loras(self) -> tuple[LoRAInfo, ...]:
+        """Call the hook of that name."""
+        infos: tuple[LoRAInfo, ...] = self._hooks.call("list_loras")
+        return infos
 
     def profile(self, action: str) -> str:
         """Call the hook of that name."""
@@ -129,3 +145,18 @@ class ModelRunnerFacade(ModelRunnerApi):
         """Call the hook of that name."""
         handle: StepHandle = self._hooks.call("execute_model", scheduler_output=scheduler_output)
         return handle
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """Call the hook of that name."""
+        info: LoRAInfo = self._hooks.call("add_lora", adapter=adapter)
+        return info
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Call the hook of that name."""
+        removed: bool = self._hooks.call("remove_lora", lora_id=lora_id)
+        return removed
+
+    def list_loras(self) -> tuple[LoRAInfo, ...]:
+        """Call the hook of that name."""
+        infos: tuple[LoRAInfo, ...] = self._hooks.call("list_loras")
+        return infos

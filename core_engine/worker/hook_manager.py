@@ -22,8 +22,9 @@ Api = type[WorkerApi] | type[ModelRunnerApi]
 
 
 def hook_names(api: Api) -> tuple[str, ...]:
-    """Return the hooks of an API, which are its abstract methods, sorted."""
-    return tuple(sorted(api.__abstractmethods__))
+    """Return the hooks of an API, sorted: its own public methods, optional ones (not abstract) included."""
+    methods = (name for name, value in vars(api).items() if inspect.isfunction(value))
+    return tuple(sorted(name for name in methods if not name.startswith("_")))
 
 
 def worker_hooks(worker: WorkerApi, extensions: Mapping[str, object]) -> HookManager:
@@ -39,7 +40,7 @@ def runner_hooks(runner: ModelRunnerApi, extensions: Mapping[str, object]) -> Ho
 class HookManager(pluggy.PluginManager):
     """A plugin manager whose specification is an ABC and whose owner needs no decorators.
 
-    Every abstract method of ``api`` is a ``firstresult`` hook. The owner's methods are claimed by
+    Every public method of ``api`` is a ``firstresult`` hook. The owner's methods are claimed by
     name (as pytest does) and must have the API's signatures exactly; other objects may only wrap.
     Raises `ContractError` for whatever does not fit.
     """
@@ -74,7 +75,7 @@ class HookManager(pluggy.PluginManager):
         return result
 
     def parse_hookspec_opts(self, module_or_class: Any, name: str) -> HookspecOpts | None:
-        """Take every abstract method of the API for a ``firstresult`` hook."""
+        """Take every public method of the API for a ``firstresult`` hook."""
         if name not in self._hook_names:
             return None
         return {"firstresult": True, "historic": False, "warn_on_impl": None, "warn_on_impl_args": None}

@@ -13,9 +13,11 @@ import numpy as np
 
 from core_engine._ragged import IntArray, Ragged
 from core_engine.kv_cache.specs import KVCacheConfig
+from core_engine.lora.slots import LoRASlots
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.worker.block_tables import BlockTable
 from core_engine.worker.draft_rows import DraftRows
+from core_engine.worker.lora_column import LoRAColumn
 from core_engine.worker.sampling_state import SamplingState
 from core_engine.worker.shape_policy import ShapePolicy, StepKind, StepShape
 from core_engine.worker.step import HostStep
@@ -52,8 +54,17 @@ class PreparedStep:
 class InputBatch:
     """Token ids, lengths, block tables and sampling options of all requests that hold a row."""
 
-    def __init__(self, kv: KVCacheConfig, shapes: ShapePolicy, *, max_num_seqs: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        kv: KVCacheConfig,
+        shapes: ShapePolicy,
+        *,
+        max_num_seqs: int,
+        vocab_size: int,
+        loras: LoRASlots | None = None,
+    ) -> None:
         self.shapes = shapes
+        self._lora = LoRAColumn(loras, max_num_seqs, shapes)
         self.token_table: IntArray = np.zeros((max_num_seqs, kv.max_model_len), dtype=np.int32)
         self.num_prompt_tokens: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
         self.num_tokens: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
@@ -161,6 +172,7 @@ class InputBatch:
             ),
             prompt_rows=prompt_rows,
             prompt_targets=prompt_targets,
+            lora_slots=self._lora.gather(batch_rows, shape.num_tokens),
         )
         sampling = np.flatnonzero(samples).astype(np.int32)
         return PreparedStep(host, rows, sampling, self.sampling.num_logprobs(rows[sampling]), scoring, drafts)
@@ -202,6 +214,7 @@ class InputBatch:
         self.num_tokens[row] = len(token_ids)
         self.num_prompt_tokens[row] = len(request.prompt_token_ids)
         self.sampling.add(row, request)
+        self._lora.occupy(row, request.lora_id)
 
     def _release(self, request_id: str) -> None:
         row = self._row_of.pop(request_id, None)
@@ -210,6 +223,7 @@ class InputBatch:
         self._step_ids = ()
         self._free_rows.append(row)
         self.sampling.remove(row)
+        self._lora.vacate(row)
         for table in self.block_tables:
             table.clear(row)
 

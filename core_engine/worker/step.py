@@ -80,6 +80,8 @@ class HostStep:
     prompt_rows: tuple[IntArray, ...] = ()
     #: Chunks of int32 ``[R]``: the prompt token that follows each of ``prompt_rows``.
     prompt_targets: tuple[IntArray, ...] = ()
+    #: int32 ``[T]``: the LoRA slot of each token, -1 for none; None in steps without adapters.
+    lora_slots: IntArray | None = None
     #: One per KV-cache group: what `AttentionBackend.build_metadata` made of this step.
     attention: tuple[Mapping[str, Array], ...] = ()
 
@@ -103,3 +105,5 @@ class DeviceStep:
     #: The arrays of `HostSampling` by field name; only those that are not None.
     sampling: Mapping[str, torch.Tensor]
     sampling_kind: SamplingKind
+    #: int32 ``[T]``, as in `HostStep`.
+    lora_slots: torch.Tensor | None = None

@@ -17,6 +17,8 @@ from core_engine.attention.context import ContextHolder, ForwardContext
 from core_engine.attention.layer import PagedAttention
 from core_engine.errors import EngineError, UnsupportedFeature
 from core_engine.kv_cache.specs import KVCacheSpec
+from core_engine.lora.messages import LoRAAdapter, LoRAInfo
+from core_engine.lora.store import LoRAStore
 from core_engine.models.loader import LoadedModel, load_model
 from core_engine.worker.dummy_step import dummy_step
 from core_engine.worker.input_batch import InputBatch
@@ -54,6 +56,7 @@ class StepModelRunner(ModelRunnerBase):
         self.forward_context = ContextHolder()
         self.layers: dict[str, PagedAttention] = {}
         self._loaded: LoadedModel | None = None
+        self._loras: LoRAStore | None = None
         self._kv: KVCacheConfig | None = None
         self._batch: InputBatch | None = None
         self._in_flight: StepInFlight | None = None
@@ -82,7 +85,11 @@ class StepModelRunner(ModelRunnerBase):
         for layer in loaded.layers:
             self._attach(layer, loaded)
         self.model = self.seams.io.place_model(loaded.module)
-        return LoadReport(weight_bytes=loaded.weight_bytes, seconds=loaded.seconds)
+        weight_bytes = loaded.weight_bytes
+        if config.max_loras:
+            self._loras = LoRAStore(self.model, self.seams.io, config, self.forward_context)
+            weight_bytes += self._loras.num_bytes
+        return LoadReport(weight_bytes=weight_bytes, seconds=loaded.seconds)
 
     def profile_run(self) -> ProfileReport:
         """Measure the largest step with nothing bound: attention returns zeros and touches no cache."""
@@ -93,7 +100,12 @@ class StepModelRunner(ModelRunnerBase):
         )
         kind = self.seams.shapes.widen(everything)
         step = dummy_step(
-            shape, kind, num_groups=0, max_blocks_per_request=1, vocab_size=self.context.model.vocab_size
+            shape,
+            kind,
+            num_groups=0,
+            max_blocks_per_request=1,
+            vocab_size=self.context.model.vocab_size,
+            lora=self._loras is not None,
         )
 
         def run() -> None:
@@ -124,6 +136,7 @@ class StepModelRunner(ModelRunnerBase):
             self.seams.shapes,
             max_num_seqs=self.config.max_num_seqs,
             vocab_size=self.context.model.vocab_size,
+            loras=None if self._loras is None else self._loras.slots,
         )
         return num_bytes
 
@@ -172,6 +185,18 @@ class StepModelRunner(ModelRunnerBase):
             scheduler_output, prepared, self.seams.io.download(tensors), self._batch.commit
         )
         return self._in_flight
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """Read an adapter into host memory; it gets a slot with its first request."""
+        return self._lora_store.add(adapter)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; requests that are computed with it now go on."""
+        return self._lora_store.remove(lora_id)
+
+    def list_loras(self) -> tuple[LoRAInfo, ...]:
+        """List the adapters by number."""
+        return self._lora_store.infos()
 
     def _attach(self, layer: FoundLayer, loaded: LoadedModel) -> None:
         """Give one layer its attention object and note its cache. Raises `UnsupportedFeature`."""
@@ -235,6 +260,7 @@ class StepModelRunner(ModelRunnerBase):
                 max_blocks_per_request=self._kv.max_blocks_per_request,
                 vocab_size=self.context.model.vocab_size,
                 score_prompts=score_prompts,
+                lora=self._loras is not None,
             )
         )
 
@@ -243,7 +269,9 @@ class StepModelRunner(ModelRunnerBase):
         if not is_profile_run:
             step = self._with_attention_metadata(step)
         device = self.seams.io.upload(step)
-        hidden = self._backbone(device.token_ids, device.positions, device.attention, is_profile_run)
+        hidden = self._backbone(
+            device.token_ids, device.positions, device.attention, is_profile_run, device.lora_slots
+        )
         tensors: Tensors = {}
         if sample:
             logits = self._logits(hidden, device.logits_rows)
@@ -265,8 +293,10 @@ class StepModelRunner(ModelRunnerBase):
         positions: torch.Tensor,
         attention: tuple[Mapping[str, torch.Tensor], ...],
         is_profile_run: bool,
+        lora_slots: torch.Tensor | None,
     ) -> torch.Tensor:
-        with self.forward_context.activate(ForwardContext(attention, is_profile_run)):
+        mask = None if lora_slots is None else self._lora_store.mask(lora_slots)
+        with self.forward_context.activate(ForwardContext(attention, is_profile_run, mask)):
             return self._model.backbone(token_ids, positions)
 
     def _run_logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -281,6 +311,12 @@ class StepModelRunner(ModelRunnerBase):
             # The host joins the chunks: on the device every number of them would be one more program.
             tensors.update({f"prompt_{name}_{chunk}": tensor for name, tensor in scored.items()})
         return tensors
+
+    @property
+    def _lora_store(self) -> LoRAStore:
+        if self._loras is None:
+            raise UnsupportedFeature("LoRA is off: start the engine with max_loras of at least 1")
+        return self._loras
 
     @property
     def _model(self) -> LoadedModel:

@@ -17,6 +17,7 @@ from core_engine.worker.reports import CaptureReport, Health
 if TYPE_CHECKING:
     from core_engine.hookspecs.model_runner import ModelRunnerApi
     from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
+    from core_engine.lora.messages import LoRAAdapter, LoRAInfo
     from core_engine.worker.context import WorkerContext
     from core_engine.worker.reports import LoadReport
 
@@ -81,6 +82,18 @@ class WorkerBase(WorkerApi):
             report = self.model_runner.capture_model()
         torch.manual_seed(self.config.seed or 0)
         return report
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """Load a LoRA adapter through the runner."""
+        return self.model_runner.add_lora(adapter)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget a LoRA adapter through the runner."""
+        return self.model_runner.remove_lora(lora_id)
+
+    def list_loras(self) -> tuple[LoRAInfo, ...]:
+        """List the runner's LoRA adapters."""
+        return self.model_runner.list_loras()
 
     def profile(self, action: str) -> str:
         """Start or stop the torch profiler; the trace is a Chrome trace in a temporary folder."""

@@ -12,6 +12,7 @@ from draft_oracle import Plan, use_oracles
 
 from core_engine.config import EngineConfig
 from core_engine.engine.messages import CoreOutput, CoreRequest
+from core_engine.kv_cache.hashing import ExtraKey
 from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.plugin import Capabilities
@@ -33,6 +34,7 @@ ALL = Capabilities(
     max_logprobs=5,
     prompt_logprobs=True,
     draft_tokens=True,
+    lora=True,
 )
 #: The fake model's end-of-sequence id; it comes about once in `MODEL.vocab_size` tokens.
 EOS = 7
@@ -82,6 +84,7 @@ def request(
     arrival_s: float = 0.0,
     stream: int = 0,
     seed: int = 1,
+    lora_id: int = 0,
     **params: Any,
 ) -> CoreRequest:
     """A request; an int as the prompt stands for `prompt_of` that length, different by ``name``."""
@@ -96,6 +99,8 @@ def request(
         eos_token_ids=tuple(eos),
         priority=priority,
         arrival_s=arrival_s,
+        lora_id=lora_id,
+        extra_keys=(ExtraKey("lora", bytes([lora_id])),) if lora_id else (),
     )
 
 
@@ -109,6 +114,7 @@ def expected_tokens(core_request: CoreRequest, max_model_len: int = 64) -> list[
         seed=core_request.seed,
         stream=core_request.stream,
         eos_token_ids=core_request.eos_token_ids,
+        lora_id=core_request.lora_id,
     )
 
 
@@ -156,7 +162,7 @@ class Engine:
             "max_num_seqs": config.max_num_seqs,
         }
         self.checker = StepChecker(self.kv_config, **limits)
-        self.runner = FakeRunner(self.kv_config, model, **limits)
+        self.runner = FakeRunner(self.kv_config, model, **limits, max_loras=config.max_loras)
         self.depth = depth
         self.in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.steps: list[SchedulerOutput] = []

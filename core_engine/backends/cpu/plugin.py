@@ -76,6 +76,7 @@ def capabilities(devices: tuple[DeviceInfo, ...]) -> Capabilities:
         max_logprobs=20,
         prompt_logprobs=True,
         draft_tokens=True,
+        lora=True,
     )
 
 

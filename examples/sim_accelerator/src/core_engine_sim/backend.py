@@ -110,6 +110,7 @@ def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str,
         draft_tokens=True,
         # Whatever the budget turns out to be, the steps up to it are padded to these.
         token_buckets=power_of_two_buckets(smallest, options["max_padded_tokens"]),
+        lora=True,
     )
 
 

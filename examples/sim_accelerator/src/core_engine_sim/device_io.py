@@ -58,6 +58,12 @@ class SimIO(DeviceIO):
         """Allocate zeroed device memory. Raises `OutOfDeviceMemory`."""
         return self._device.zeros(shape, dtype)
 
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Overwrite device memory in place; the host may reuse ``source`` once it returns."""
+        if not isinstance(target, SimTensor) or target.sim_device is not self._device:
+            raise WrongDeviceError(f"{self._device} cannot write to {target!r}, which is not in its memory")
+        target.contents.copy_(source)
+
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move parameters and buffers one by one, so that each host copy is freed as it goes.
 
