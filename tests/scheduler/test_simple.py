@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import settings
 from scheduler.harness import ALL, Engine, expected_tokens, kv_config, prompt_of, request
-from scheduler.test_properties import SchedulerMachine
+from scheduler.test_properties import SchedulerMachine, WindowMachine
 
 from core_engine.config import EngineConfig
 from core_engine.engine.messages import CoreRequest
@@ -256,3 +256,11 @@ class SimpleMachine(SchedulerMachine):
 
 TestSimpleMachine = SimpleMachine.TestCase
 TestSimpleMachine.settings = settings(SchedulerMachine.TestCase.settings, max_examples=80)
+
+
+class SimpleWindowMachine(WindowMachine):
+    scheduler = SimpleScheduler
+
+
+TestSimpleWindowMachine = SimpleWindowMachine.TestCase
+TestSimpleWindowMachine.settings = settings(SchedulerMachine.TestCase.settings, max_examples=60)
