@@ -39,3 +39,23 @@ class Ragged:
     def row(self, index: int) -> IntArray:
         """Return row ``index`` as a view."""
         return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def places(self, rows: IntArray) -> IntArray:
+        """Return where the values of ``rows`` stand in ``values``, row after row."""
+        starts, lengths = self.offsets[:-1][rows], np.diff(self.offsets)[rows]
+        ends = np.cumsum(lengths, dtype=np.int32)
+        return np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum(), dtype=np.int32)
+
+    def take(self, rows: IntArray) -> Ragged:
+        """Return ``rows`` as rows of their own, in the order given."""
+        offsets = np.zeros(len(rows) + 1, dtype=np.int32)
+        np.cumsum(np.diff(self.offsets)[rows], out=offsets[1:])
+        return Ragged(self.values[self.places(rows)], offsets)
+
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Return the rows of all ``parts`` (at least one), one after the other."""
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        return cls(np.concatenate([part.values for part in parts]), offsets)

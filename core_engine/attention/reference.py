@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from core_engine._ragged import Array
-from core_engine.attention.base import AttentionBackend, AttentionNeeds, LayerParams
-from core_engine.config import DTYPE_BYTES
-from core_engine.kv_cache.specs import KVCacheSpec
-from core_engine.worker.shape_policy import StepKind
+from core_engine.attention.base import AttentionNeeds, LayerParams
+from core_engine.attention.tiled import TiledPagedAttention
 
 if TYPE_CHECKING:
-    from core_engine.worker.device_io import DeviceIO
-    from core_engine.worker.step import HostStep
+    from core_engine.worker.shape_policy import StepShape
 
 __all__ = ["ReferencePagedAttention"]
 
@@ -25,29 +19,11 @@ _TILE_TOKENS = 16
 #: Stands for a score that nothing may attend to; finite, so that rows without any key stay finite.
 _MASKED = -1e30
 
-Cache = tuple[torch.Tensor, torch.Tensor]
 
-
-class ReferencePagedAttention(AttentionBackend):
-    """Gathers each request's keys and values by its block table and attends in float32.
-
-    Serves any device that runs torch: shapes follow from `StepShape` alone, no branch depends on
-    data, and every index is a tensor. One layer's cache is a pair (keys, values) of tensors
-    ``[num_blocks, block_size, num_kv_heads, head_dim]`` and ``[…, head_dim_v]``.
-
-    The tokens of a step are cut into tiles that belong to one request each: single tokens in decode
-    steps, up to 16 tokens in mixed ones. A tile gathers its request's keys and values once; as many
-    tiles as fit ``scratch_bytes`` are computed at a time.
-
-    ``trim_context`` narrows block tables to the longest request of the step: much less work on
-    devices that take any shape, a new shape per length on those that do not.
-    """
+class ReferencePagedAttention(TiledPagedAttention):
+    """Attends in float32 over what each request's block table names; see `TiledPagedAttention`."""
 
     name = "reference"
-
-    def __init__(self, *, trim_context: bool = False, scratch_bytes: int = 64 << 20) -> None:
-        self._trim_context = trim_context
-        self._scratch_bytes = scratch_bytes
 
     def supports(self, needs: AttentionNeeds) -> str | None:
         """Serve every kind of layer whose query heads divide among its K/V heads."""
@@ -55,137 +31,44 @@ class ReferencePagedAttention(AttentionBackend):
             return f"{needs.num_heads} query heads do not divide among {needs.num_kv_heads} K/V heads"
         return None
 
-    def page_bytes(self, spec: KVCacheSpec, block_size: int) -> int:
-        """Return the bytes of one block's keys and values."""
-        elements = block_size * spec.num_kv_heads * (spec.head_dim + spec.head_dim_v)
-        return elements * DTYPE_BYTES[spec.dtype]
+    def tile_width(self, shape: StepShape) -> int:
+        """Return 16 for every shape."""
+        return _TILE_TOKENS
 
-    def allocate(self, spec: KVCacheSpec, num_blocks: int, block_size: int, io: DeviceIO) -> Cache:
-        """Allocate the pair (keys, values)."""
-        dtype: torch.dtype = getattr(torch, spec.dtype)
-        pages = (num_blocks, block_size, spec.num_kv_heads)
-        return io.allocate((*pages, spec.head_dim), dtype), io.allocate((*pages, spec.head_dim_v), dtype)
-
-    def build_metadata(self, step: HostStep, group: int, block_size: int) -> Mapping[str, Array]:
-        """Cut the step's tokens into tiles.
-
-        With T tokens, R requests, Q tokens a tile and N = min(T, T // Q + R) tiles (int32 all):
-        ``slots`` ``[T]`` (where each token's key and value go), ``block_tables`` ``[R, width]``,
-        ``tile_rows`` ``[N]`` (the tile's request), ``tile_tokens`` ``[N, Q]``, ``tile_positions``
-        ``[N, Q]`` (−1 where the tile holds no token) and ``token_places`` ``[T]`` (each token's place
-        in the flattened tiles; 0 for padding tokens).
-        """
-        num_tokens, num_reqs = step.shape.num_tokens, step.shape.num_reqs
-        width = 1 if step.shape.kind is StepKind.DECODE else _TILE_TOKENS
-        num_tiles = min(num_tokens, num_tokens // width + num_reqs)
-
-        counts = np.diff(step.query_start)
-        tiles_of_row = -(-counts // width)
-        used = int(tiles_of_row.sum())
-        rows = np.repeat(np.arange(num_reqs, dtype=np.int32), tiles_of_row)
-        nth_of_row = np.arange(used, dtype=np.int32) - (np.cumsum(tiles_of_row) - tiles_of_row)[rows]
-        tokens = (step.query_start[rows] + nth_of_row * width)[:, None] + np.arange(width, dtype=np.int32)
-        real = tokens < step.query_start[rows + 1][:, None]
-
-        tile_rows = np.zeros(num_tiles, dtype=np.int32)
-        tile_tokens = np.zeros((num_tiles, width), dtype=np.int32)
-        tile_positions = np.full((num_tiles, width), -1, dtype=np.int32)
-        token_places = np.zeros(num_tokens, dtype=np.int32)
-        tile_rows[:used] = rows
-        tile_tokens[:used][real] = tokens[real]
-        tile_positions[:used][real] = step.positions[tokens[real]]
-        token_places[tokens[real]] = np.flatnonzero(real)
-
-        block_tables = step.block_tables[group]
-        if self._trim_context:
-            longest = max(1, -(-int(step.seq_lens.max(initial=0)) // block_size))
-            block_tables = block_tables[:, :longest]
-        return {
-            "slots": step.slot_mapping[group],
-            "block_tables": block_tables,
-            "tile_rows": tile_rows,
-            "tile_tokens": tile_tokens,
-            "tile_positions": tile_positions,
-            "token_places": token_places,
-        }
-
-    def forward(
+    def attend(
         self,
         layer: LayerParams,
         query: torch.Tensor,
-        key: torch.Tensor | None,
-        value: torch.Tensor | None,
-        cache: Cache,
-        metadata: Mapping[str, torch.Tensor],
-        sinks: torch.Tensor | None = None,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        positions: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Write, then attend tile by tile; see `AttentionBackend.forward`."""
-        keys, values = cache
-        if key is not None and value is not None:
-            slots = metadata["slots"]
-            keys.flatten(0, 1)[slots] = key.to(keys.dtype)
-            values.flatten(0, 1)[slots] = value.to(values.dtype)
+        """Return float32, zero where a query sees no key; see `TiledPagedAttention.attend`."""
+        num_kv_heads, window = layer.spec.num_kv_heads, layer.spec.sliding_window
+        grouped = query.float().view(*query.shape[:2], num_kv_heads, -1, query.shape[3])
+        keys, values = keys.float(), values.float()
 
-        block_tables, tile_tokens = metadata["block_tables"], metadata["tile_tokens"]
-        tiles_at_once = self._tiles_at_once(
-            layer, block_tables.shape[1] * keys.shape[1], tile_tokens.shape[1]
-        )
-        outputs = []
-        for start in range(0, len(tile_tokens), tiles_at_once):
-            part = slice(start, start + tiles_at_once)
-            tables, positions = block_tables[metadata["tile_rows"][part]], metadata["tile_positions"][part]
-            outputs.append(
-                _attend(layer, query[tile_tokens[part]], keys[tables], values[tables], positions, sinks)
-            )
-        return torch.cat(outputs).flatten(0, 1)[metadata["token_places"]].to(query.dtype)
+        places = torch.arange(keys.shape[1], dtype=positions.dtype, device=positions.device)
+        distance = positions[:, :, None] - places
+        visible = distance >= 0
+        if window is not None:
+            visible = visible & (distance < window)
 
-    def _tiles_at_once(self, layer: LayerParams, context: int, tile_tokens: int) -> int:
-        """Return how many tiles fit the scratch memory; scores and float32 copies count."""
-        spec = layer.spec
-        per_position = (
-            spec.num_kv_heads * (spec.head_dim + spec.head_dim_v) + 2 * layer.num_heads * tile_tokens
-        )
-        return max(1, self._scratch_bytes // (4 * context * per_position))
+        scores = torch.einsum("nqhgd,nshd->nhgqs", grouped, keys) * layer.scale
+        if layer.soft_cap is not None:
+            scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
+        scores = torch.where(visible[:, None, None], scores, _MASKED)
+        highest = scores.amax(-1, keepdim=True)
+        if sinks is not None:
+            sink = sinks.float().view(1, num_kv_heads, -1, 1, 1)
+            highest = torch.maximum(highest, sink)
+        weights = torch.exp(scores - highest)
+        total = weights.sum(-1, keepdim=True)
+        if sinks is not None:
+            total = total + torch.exp(sink - highest)
 
-
-def _attend(
-    layer: LayerParams,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """Attend for N tiles of Q tokens, each over its own W blocks of B positions.
-
-    ``query`` ``[N, Q, num_heads, head_dim]``, ``keys`` and ``values`` ``[N, W, B, num_kv_heads, …]``,
-    ``positions`` ``[N, Q]``. Returns float32 ``[N, Q, num_heads, head_dim_v]``, zero where a query
-    sees no key.
-    """
-    num_kv_heads, window = layer.spec.num_kv_heads, layer.spec.sliding_window
-    grouped = query.float().view(*query.shape[:2], num_kv_heads, -1, query.shape[3])
-    keys, values = keys.flatten(1, 2).float(), values.flatten(1, 2).float()
-
-    places = torch.arange(keys.shape[1], dtype=positions.dtype, device=positions.device)
-    distance = positions[:, :, None] - places
-    visible = distance >= 0
-    if window is not None:
-        visible = visible & (distance < window)
-
-    scores = torch.einsum("nqhgd,nshd->nhgqs", grouped, keys) * layer.scale
-    if layer.soft_cap is not None:
-        scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
-    scores = torch.where(visible[:, None, None], scores, _MASKED)
-    highest = scores.amax(-1, keepdim=True)
-    if sinks is not None:
-        sink = sinks.float().view(1, num_kv_heads, -1, 1, 1)
-        highest = torch.maximum(highest, sink)
-    weights = torch.exp(scores - highest)
-    total = weights.sum(-1, keepdim=True)
-    if sinks is not None:
-        total = total + torch.exp(sink - highest)
-
-    # A weight of zero does not erase what an unwritten slot holds: 0 × NaN is NaN.
-    values = torch.where(visible.any(1)[:, :, None, None], values, 0.0)
-    attended = torch.einsum("nhgqs,nshd->nqhgd", weights / total, values)
-    return attended.flatten(2, 3)
+        # A weight of zero does not erase what an unwritten slot holds: 0 × NaN is NaN.
+        values = torch.where(visible.any(1)[:, :, None, None], values, 0.0)
+        attended = torch.einsum("nhgqs,nshd->nqhgd", weights / total, values)
+        return attended.flatten(2, 3)

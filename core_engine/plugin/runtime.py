@@ -6,6 +6,8 @@ Import it only in the modules that `BackendSpec.create_worker` and `create_model
 import core_engine._torch_import  # noqa: F401 - torch's first import, before all that need it
 from core_engine._ragged import Array, FloatArray, IntArray, Ragged
 from core_engine.attention.base import AttentionBackend, AttentionNeeds, LayerParams
+from core_engine.attention.dense import DenseKernel, TorchDenseKernel
+from core_engine.attention.emulated import EmulatedChunkedPrefill
 from core_engine.attention.reference import ReferencePagedAttention
 from core_engine.hookspecs import ModelRunnerApi, WorkerApi
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
@@ -40,11 +42,13 @@ __all__ = [
     "AttentionBackend",
     "AttentionNeeds",
     "CaptureReport",
+    "DenseKernel",
     "DeviceIO",
     "DeviceReport",
     "DeviceStep",
     "Download",
     "EagerPrograms",
+    "EmulatedChunkedPrefill",
     "ExactShapes",
     "FinishedStep",
     "FloatArray",
@@ -81,6 +85,7 @@ __all__ = [
     "StepKind",
     "StepModelRunner",
     "StepShape",
+    "TorchDenseKernel",
     "WorkerApi",
     "WorkerBase",
     "WorkerContext",

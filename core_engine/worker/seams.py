@@ -29,3 +29,6 @@ class Seams:
     #: How the experts of mixture models are computed, by transformers' name; "batched_mm" has static shapes,
     #: None takes what is fastest where shapes are free.
     experts: str | None = None
+    #: Compute a step that holds both prefills and decodes as two, for a device that cannot mix them. With
+    #: it a backend may declare ``mixed_batches`` all the same.
+    splits_mixed_steps: bool = False

@@ -27,6 +27,7 @@ from core_engine.worker.output import FinishedStep, ModelRunnerOutput
 from core_engine.worker.reports import CaptureReport, LoadReport, ProfileReport
 from core_engine.worker.shape_policy import SamplingKind, StepKind, StepShape
 from core_engine.worker.step_in_flight import StepInFlight
+from core_engine.worker.sub_steps import SubSteps, split_by_kind
 
 if TYPE_CHECKING:
     from core_engine.kv_cache.specs import KVCacheConfig
@@ -59,7 +60,7 @@ class StepModelRunner(ModelRunnerBase):
         self._loras: LoRAStore | None = None
         self._kv: KVCacheConfig | None = None
         self._batch: InputBatch | None = None
-        self._in_flight: StepInFlight | None = None
+        self._in_flight: StepHandle | None = None
         compile_program = self.seams.programs.compile
         self._backbone = compile_program("backbone", self._run_backbone)
         self._logits = compile_program("logits", self._run_logits)
@@ -179,11 +180,9 @@ class StepModelRunner(ModelRunnerBase):
         if not scheduler_output.request_ids:
             empty = Ragged.from_rows([])
             return FinishedStep(ModelRunnerOutput(step_id=scheduler_output.step_id, sampled_token_ids=empty))
-        prepared = self._batch.prepare(scheduler_output)
-        tensors = self._compute(prepared.host, sample=len(prepared.sampling) > 0)
-        self._in_flight = StepInFlight(
-            scheduler_output, prepared, self.seams.io.download(tensors), self._batch.commit
-        )
+        parts = split_by_kind(scheduler_output) if self.seams.splits_mixed_steps else (scheduler_output,)
+        handles = [self._start(part, self._batch) for part in parts]
+        self._in_flight = handles[0] if len(handles) == 1 else SubSteps(scheduler_output, handles)
         return self._in_flight
 
     def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
@@ -197,6 +196,11 @@ class StepModelRunner(ModelRunnerBase):
     def list_loras(self) -> tuple[LoRAInfo, ...]:
         """List the adapters by number."""
         return self._lora_store.infos()
+
+    def _start(self, step: SchedulerOutput, batch: InputBatch) -> StepHandle:
+        prepared = batch.prepare(step)
+        tensors = self._compute(prepared.host, sample=len(prepared.sampling) > 0)
+        return StepInFlight(step, prepared, self.seams.io.download(tensors), batch.commit)
 
     def _attach(self, layer: FoundLayer, loaded: LoadedModel) -> None:
         """Give one layer its attention object and note its cache. Raises `UnsupportedFeature`."""

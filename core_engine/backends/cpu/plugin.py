@@ -91,9 +91,10 @@ def option_schema() -> tuple[BackendOption, ...]:
         ),
         BackendOption(
             name="attention",
-            help="attention compiled by numba, or in plain torch; auto: numba where it is installed",
+            help="compiled by numba, in plain torch (reference), or torch's dense attention over gathered "
+            "keys (dense); auto: numba where it is installed, else reference",
             default="auto",
-            choices=("auto", "numba", "reference"),
+            choices=("auto", "numba", "reference", "dense"),
         ),
     )
 

@@ -11,10 +11,12 @@ from core_engine.plugin import ConfigError
 from core_engine.plugin.runtime import (
     AttentionBackend,
     EagerPrograms,
+    EmulatedChunkedPrefill,
     ExactShapes,
     ReferencePagedAttention,
     Seams,
     StepModelRunner,
+    TorchDenseKernel,
 )
 
 __all__ = ["CpuModelRunner", "make_attention"]
@@ -41,6 +43,8 @@ def make_attention(choice: str) -> AttentionBackend:
 
     Raises `ConfigError` for "numba" where numba is not installed.
     """
+    if choice == "dense":
+        return EmulatedChunkedPrefill(TorchDenseKernel(), trim_context=True)
     if choice != "reference" and find_spec("numba"):
         from core_engine.backends.cpu.attention import NumbaPagedAttention
 

@@ -129,3 +129,13 @@ def test_the_declared_buckets_are_those_that_steps_are_padded_to(sim: Backend, b
     for num_tokens in range(1, budget + 1):
         padded = shapes.pad(num_tokens, 1, StepKind.MIXED).num_tokens
         assert padded == next(bucket for bucket in buckets if bucket >= num_tokens)
+
+
+@pytest.mark.parametrize("attention", ["paged", "dense"])
+@pytest.mark.parametrize("offered", [True, False])
+def test_chunks_and_mixed_steps_are_offered_with_either_kernel_or_not_at_all(
+    sim: Backend, attention: str, offered: bool
+) -> None:
+    options = {"attention": attention, "mixed_batches": str(offered).lower()}
+    capabilities = sim.capabilities((), replace(CONFIG, backend_options=options), MODEL)
+    assert (capabilities.chunked_prefill, capabilities.mixed_batches) == (offered, offered)

@@ -58,6 +58,18 @@ _OPTIONS = (
         type="bool",
         default=True,
     ),
+    BackendOption(
+        name="attention",
+        help="the device's kernel: paged, or dense, which knows no pages and no step with prefill and decode",
+        default="paged",
+        choices=("paged", "dense"),
+    ),
+    BackendOption(
+        name="mixed_batches",
+        help="compute prompts in chunks and beside decodes; without it whole and by themselves",
+        type="bool",
+        default=True,
+    ),
 )
 
 
@@ -95,19 +107,24 @@ def detect(probe: Probe) -> Detection:
 
 @hookimpl
 def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]) -> Capabilities:
-    """Declare what the conformance kit may hold the backend to."""
+    """Declare what the conformance kit may hold the backend to.
+
+    With the dense kernel chunks are emulated and mixed steps divided, so both are declared all the same.
+    Whatever computes several tokens after others in the cache is a chunk.
+    """
+    chunks = bool(options["mixed_batches"])
     smallest = min(MIN_MIXED_TOKENS, _next_power_of_two(config.max_num_batched_tokens))
     return Capabilities(
         dtypes=("bfloat16", "float32"),
         block_sizes=(16,),
-        chunked_prefill=True,
-        mixed_batches=True,
-        prefix_caching=True,
+        chunked_prefill=chunks,
+        mixed_batches=chunks,
+        prefix_caching=chunks,
         sliding_window=True,
         max_logprobs=min(MAX_LOGPROBS, model.vocab_size),
         prompt_logprobs=True,
         graph_capture=True,
-        draft_tokens=True,
+        draft_tokens=chunks,
         # Whatever the budget turns out to be, the steps up to it are padded to these.
         token_buckets=power_of_two_buckets(smallest, options["max_padded_tokens"]),
         lora=True,

@@ -6,6 +6,7 @@ Each message says what was asked, what the device can do, and what to do instead
     ├── HostAccessError       the host reads device memory other than through SimIO
     ├── WrongDeviceError      a tensor of the host or of the other device enters a program
     ├── DynamicShapeError     a result's shape, or a Python value, would depend on data
+    ├── MixedStepError        prefill and decode in one step, on a device that cannot mix them
     ├── OutsideProgramError   work on device tensors outside a compiled program
     └── UnpreparedShapeError  a program for new shapes after warm-up, under strict_shapes
 """
@@ -17,6 +18,7 @@ from core_engine.plugin import EngineError
 __all__ = [
     "DynamicShapeError",
     "HostAccessError",
+    "MixedStepError",
     "OutsideProgramError",
     "SimError",
     "UnpreparedShapeError",
@@ -38,6 +40,10 @@ class WrongDeviceError(SimError):
 
 class DynamicShapeError(SimError):
     """A result's shape, or a Python value, would depend on what a tensor holds."""
+
+
+class MixedStepError(SimError):
+    """A step holds prefill and decode tokens, and the device cannot mix them."""
 
 
 class OutsideProgramError(SimError):

@@ -8,7 +8,7 @@ from core_engine.plugin.runtime import (
     Seams,
     StepModelRunner,
 )
-from core_engine_sim.attention import SimPagedAttention
+from core_engine_sim.attention import make_attention
 from core_engine_sim.buckets import BucketShapes
 from core_engine_sim.device_io import SimIO
 from core_engine_sim.programs import SimPrograms
@@ -21,9 +21,9 @@ class SimModelRunner(StepModelRunner):
 
     def build_seams(self) -> Seams:
         """Return the device's parts; the sampler is core's reference, which has static shapes."""
-        self._programs = SimPrograms(
-            self.device, strict_shapes=bool(self.context.worker.options["strict_shapes"])
-        )
+        options = self.context.worker.options
+        self._programs = SimPrograms(self.device, strict_shapes=bool(options["strict_shapes"]))
+        kernel, mixes = str(options["attention"]), self.capabilities.mixed_batches
         return Seams(
             shapes=BucketShapes(
                 max_num_batched_tokens=self.config.max_num_batched_tokens,
@@ -31,10 +31,12 @@ class SimModelRunner(StepModelRunner):
                 max_logprobs=self.capabilities.max_logprobs,
             ),
             io=SimIO(self.device),
-            attention=SimPagedAttention(self.device),
+            attention=make_attention(self.device, kernel, mixes=mixes),
             programs=self._programs,
             sampler=ReferenceSampler(),
             experts="batched_mm",
+            # Declared although the dense kernel cannot: what the scheduler mixes is taken apart again.
+            splits_mixed_steps=kernel == "dense" and mixes,
         )
 
     def capture_model(self) -> CaptureReport:
