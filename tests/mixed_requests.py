@@ -37,7 +37,7 @@ def engine(model: Path, attention: str, **settings: Any) -> Iterator[LLM]:
         "block_size": 16,
         "kv_cache_bytes": ROOMY,
     }
-    options = {"attention": attention}
+    options = {"attention": attention, **settings.pop("backend_options", {})}
     with LLM(str(model), backend_options=options, **{**defaults, **settings}) as llm:
         yield llm
 

@@ -1,4 +1,4 @@
-"""The scheduler, and whether a device has chunks, decides when tokens come and never which."""
+"""The scheduler, and what the device can do of itself, decide when tokens come and never which."""
 
 from __future__ import annotations
 
@@ -10,54 +10,52 @@ from real_model.prompts import PROMPTS
 
 from core_engine import LLM, SamplingParams
 
-NUM_TOKENS = 20
-#: Short prompts, and two that take several steps of 16 tokens.
-CHOSEN = [PROMPTS[0], PROMPTS[14], PROMPTS[2], PROMPTS[19], PROMPTS[13], PROMPTS[7]]
+#: Each of these greedily and with a seed; the first two take several steps of 16 tokens.
+CHOSEN = [PROMPTS[index] for index in (14, 19, 0, 2, 13) for _ in range(2)]
 PARAMS = [
     SamplingParams(
-        temperature=0.0 if number % 2 else 0.9,
-        top_p=0.95,
-        seed=number,
-        max_tokens=NUM_TOKENS,
-        ignore_eos=True,
+        temperature=0.0 if number % 2 else 0.9, top_p=0.95, seed=number, max_tokens=12, ignore_eos=True
     )
-    for number in range(2 * len(CHOSEN))
+    for number in range(len(CHOSEN))
 ]
 CHUNKS = {"max_num_batched_tokens": 16, "max_num_seqs": 4}
 DENSE = {"backend_options": {"attention": "dense"}}
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "unified in chunks": ("cpu", CHUNKS),
-    "emulated chunks": ("cpu", CHUNKS | DENSE),
-    "emulated chunks, divided steps": ("sim", CHUNKS | DENSE | {"max_model_len": 96}),
+#: Way → backend, settings, the scheduler's class.
+WAYS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "unified": ("cpu", CHUNKS, "UnifiedScheduler"),
+    "simple": ("cpu", {"scheduler": "simple", "max_num_seqs": 4}, "SimpleScheduler"),
+    "emulated chunks": ("cpu", CHUNKS | DENSE, "UnifiedScheduler"),
+    "emulated chunks in divided steps": ("sim", CHUNKS | DENSE | {"max_model_len": 96}, "UnifiedScheduler"),
 }
+#: Enough for the simulated accelerator, which is slow.
+FEW = 4
 
 
 @pytest.fixture
-def backend(request: pytest.FixtureRequest) -> str:
+def backend(way: str) -> str:
     """The device of the way under test."""
-    way = request.node.callspec.params["way"]
     return WAYS[way][0]
 
 
-def answers(llm: LLM, *, together: bool) -> list[list[int]]:
-    """Every prompt twice, greedy and with a seed."""
-    prompts = [prompt for prompt in CHOSEN for _ in range(2)]
-    if together:
-        outputs = llm.generate(prompts, PARAMS)
-    else:
-        outputs = [llm.generate(*one)[0] for one in zip(prompts, PARAMS, strict=True)]
+def answers(llm: LLM, num_prompts: int = len(CHOSEN)) -> list[list[int]]:
+    outputs = llm.generate(CHOSEN[:num_prompts], PARAMS[:num_prompts])
     return [output.outputs[0].token_ids for output in outputs]
 
 
 @pytest.fixture(scope="module")
 def expected(smollm2: object) -> list[list[int]]:
+    """The answers to prompts that are computed alone and whole."""
     settings: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "kv_cache_bytes": 256 << 20}
-    with LLM(str(smollm2), backend="cpu", enable_prefix_caching=False, **settings) as llm:
-        return answers(llm, together=False)
+    with LLM(str(smollm2), backend="cpu", max_num_seqs=1, **settings) as llm:
+        return answers(llm)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_greedy_and_seeded_answers_are_those_of_prompts_computed_alone_and_whole(
+def test_greedy_and_seeded_answers_are_the_same(
     start: StartEngine, expected: list[list[int]], way: str
 ) -> None:
-    assert answers(start(**WAYS[way][1]), together=True) == expected
+    backend, settings, scheduler = WAYS[way]
+    llm = start(**settings)
+    assert type(llm.engine.core.scheduler).__name__ == scheduler
+    num_prompts = FEW if backend == "sim" else len(CHOSEN)
+    assert answers(llm, num_prompts) == expected[:num_prompts]

@@ -13,6 +13,7 @@ from mixed_requests import PARAMS, PROMPTS, ROOMY, all_logprobs, engine, tokens
 from sim_driver import SimDriver, started
 
 from core_engine.engine.outputs import RequestOutput
+from core_engine.scheduler.simple import SimpleScheduler
 from core_engine.testing.oracle import Oracle
 from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
 
@@ -121,3 +122,16 @@ def test_drafts_beside_decodes_change_no_token(tiny_model: Path) -> None:
     with engine(tiny_model, "dense", backend="sim", num_draft_tokens=5, **settings) as sim:
         assert drafted_answers(sim, expected, draft_at_random(1)) == expected
         assert sim.engine.core.scheduler.stats().num_accepted_tokens > 0
+
+
+@pytest.mark.usefixtures("sim_installed")
+@pytest.mark.parametrize("attention", ["paged", "dense"])
+def test_without_chunks_and_mixed_steps_prompts_are_computed_whole(
+    tiny_model: Path, paged: list[RequestOutput], attention: str
+) -> None:
+    options = {"mixed_batches": "false"}
+    with engine(tiny_model, attention, backend="sim", backend_options=options) as llm:
+        assert isinstance(llm.engine.core.scheduler, SimpleScheduler)
+        outputs = llm.generate(PROMPTS, PARAMS)
+    assert tokens(outputs) == tokens(paged)
+    assert all_logprobs(outputs) == pytest.approx(all_logprobs(paged), abs=1e-4)
