@@ -33,13 +33,13 @@ def deltas(
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_deltas_are_whole_characters_and_join_to_the_text(text: str) -> None:
+def test_case_25_deltas_are_whole_characters_and_join_to_the_text(text: str) -> None:
     parts = deltas(BYTES, BYTES(text)["input_ids"])
     assert "".join(parts) == text
     assert not any(REPLACEMENT in part for part in parts)
 
 
-def test_an_emoji_comes_with_its_last_byte() -> None:
+def test_case_25_an_emoji_comes_with_its_last_byte() -> None:
     assert deltas(BYTES, EMOJI) == ["", "", "", "\U0001f600", ""]
 
 
@@ -56,7 +56,7 @@ def test_half_a_character_at_the_end_is_flushed_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_bytes_join_to_what_the_tokenizer_decodes(seed: int) -> None:
+def test_case_26_random_bytes_join_to_what_the_tokenizer_decodes(seed: int) -> None:
     generator = random.Random(seed)
     ids = [generator.choice([*range(120, 261), *EMOJI]) for _ in range(400)]
     assert "".join(deltas(BYTES, ids)) == BYTES.decode(ids)
@@ -64,7 +64,9 @@ def test_random_bytes_join_to_what_the_tokenizer_decodes(seed: int) -> None:
 
 @pytest.mark.parametrize("tokenizer", [BYTES, FALLBACK], ids=["byte level", "byte fallback"])
 @pytest.mark.parametrize("run", [[0x80], EMOJI[:3], [0xC3, 0xC3, 0xA9], EMOJI], ids=str)
-def test_output_of_bytes_alone_holds_little_text_and_few_tokens(tokenizer: Any, run: list[int]) -> None:
+def test_case_26_output_of_bytes_alone_holds_little_text_and_few_tokens(
+    tokenizer: Any, run: list[int]
+) -> None:
     decoder = TokenDecoder(tokenizer)
     longest = 0
 
@@ -101,7 +103,7 @@ def test_byte_tokens_after_a_shown_character_do_not_take_it_back() -> None:
     assert "".join(parts) == f"\U0001f600{REPLACEMENT} the\U0001f600"
 
 
-def test_an_id_that_is_no_token_adds_nothing() -> None:
+def test_case_26_an_id_that_is_no_token_adds_nothing() -> None:
     ids = [*b"ab", 10_000, -1, 2**31, 2**40, *b"c"]
     assert "".join(deltas(BYTES, ids, prompt=[10_000, 98])) == "abc"
 

@@ -31,7 +31,7 @@ def test_an_output_has_the_shape_that_users_of_the_field_know(llm: LLM) -> None:
     assert sequence.logprobs is None
 
 
-def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
+def test_case_29_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
     prompts = ["a", "bb", "ccc", "dd", "e"]
     lengths = [5, 1, 9, 2, 7]
     params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in lengths]

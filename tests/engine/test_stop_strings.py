@@ -24,7 +24,7 @@ def test_without_stop_strings_text_passes_at_once() -> None:
     assert StopStrings((), include_in_output=False).push("abc") == ("abc", None)
 
 
-def test_a_stop_across_parts_is_cut_off_exactly() -> None:
+def test_case_23_a_stop_across_parts_is_cut_off_exactly() -> None:
     assert read(["One S", "TO", "P two"], "STOP") == ("One ", "STOP")
 
 
@@ -32,21 +32,21 @@ def test_a_stop_is_kept_when_asked_and_nothing_after_it() -> None:
     assert read(["One S", "TO", "P two"], "STOP", include=True) == ("One STOP", "STOP")
 
 
-def test_a_possible_beginning_is_held_back_and_then_shown() -> None:
+def test_case_23_a_possible_beginning_is_held_back_and_then_shown() -> None:
     strings = StopStrings(["STOP"], include_in_output=False)
     assert strings.push("a ST") == ("a ", None)
     assert strings.push("O") == ("", None)
     assert strings.push("RE") == ("STORE", None)
 
 
-def test_a_beginning_at_the_end_is_flushed_once() -> None:
+def test_case_23_a_beginning_at_the_end_is_flushed_once() -> None:
     strings = StopStrings(["STOP"], include_in_output=False)
     strings.push("a STO")
     assert strings.flush() == "STO"
     assert strings.flush() == ""
 
 
-def test_the_stop_that_ends_first_wins() -> None:
+def test_case_24_the_stop_that_ends_first_wins() -> None:
     assert read(["xx abcd bc"], "abcde", "bc", "d") == ("xx a", "bc")
 
 

@@ -20,7 +20,7 @@ def in_engine(llm: LLM) -> int:
     return stats.num_running + stats.num_waiting
 
 
-def test_what_another_call_computes_is_kept_for_the_stream(llm: LLM) -> None:
+def test_case_28_what_another_call_computes_is_kept_for_the_stream(llm: LLM) -> None:
     (whole,) = llm.generate([[1, 2, 3]], TWELVE)
     stream = llm.stream([1, 2, 3], TWELVE)
     chunks = [next(stream) for _ in range(3)]

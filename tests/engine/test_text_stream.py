@@ -23,16 +23,16 @@ def test_tokens_become_text() -> None:
     assert text.append([99], finished=True) == TextDelta("c", 1)
 
 
-def test_of_several_tokens_in_one_step_those_after_the_stop_do_not_count() -> None:
+def test_case_24_of_several_tokens_in_one_step_those_after_the_stop_do_not_count() -> None:
     delta = stream(stop="STOP").append(list(b"go STOP on"))
     assert delta == TextDelta("go ", len("go STOP"), "STOP")
 
 
-def test_the_stop_that_ends_first_wins_within_a_step() -> None:
+def test_case_24_the_stop_that_ends_first_wins_within_a_step() -> None:
     assert stream(stop=["def", "cd", "zz"]).append(list(b"abcdef")) == TextDelta("ab", 4, "cd")
 
 
-def test_a_stop_across_steps_is_cut_exactly() -> None:
+def test_case_23_a_stop_across_steps_is_cut_exactly() -> None:
     text = stream(stop=["\n\nQ:"])
     assert text.append(list(b"yes\n")) == TextDelta("yes", 4)
     assert text.append(list(b"\nQ")) == TextDelta("", 2)
@@ -44,7 +44,7 @@ def test_a_stop_in_the_middle_of_a_token_cuts_the_token() -> None:
     assert stream(stop="xt").append([120, 257]) == TextDelta("", 2, "xt")
 
 
-def test_held_text_comes_with_the_end() -> None:
+def test_case_23_held_text_comes_with_the_end() -> None:
     text = stream(stop="STOP")
     assert text.append(list(b"a ST")) == TextDelta("a ", 4)
     assert text.append([], finished=True) == TextDelta("ST", 0)
@@ -58,12 +58,12 @@ def test_a_stop_that_the_last_flush_completes_counts() -> None:
     assert stream(stop="a\ufffd").append([97, 0xF0], finished=True) == TextDelta("", 2, "a\ufffd")
 
 
-def test_a_stop_inside_the_budget_beats_the_cap() -> None:
+def test_case_21_a_stop_inside_the_budget_beats_the_cap() -> None:
     # The engine core reports the cap with the same token that completes the stop string.
     assert stream(stop="bc").append(list(b"abc"), finished=True).stop == "bc"
 
 
-def test_no_stop_string_counts_before_min_tokens() -> None:
+def test_case_21_no_stop_string_counts_before_min_tokens() -> None:
     text = stream(stop="b", min_tokens=5)
     assert text.append(list(b"abab")) == TextDelta("abab", 4)
     assert text.append(list(b"b")) == TextDelta("", 1, "b")

@@ -178,7 +178,7 @@ def test_a_row_without_a_token_reports_log_probabilities_of_no_meaning_and_the_o
 
 
 @pytest.mark.parametrize("kind", [PLAIN, FILTERED])
-def test_a_draw_does_not_depend_on_the_batch(kind: SamplingKind) -> None:
+def test_case_22_a_draw_does_not_depend_on_the_batch(kind: SamplingKind) -> None:
     generator = torch.Generator().manual_seed(3)
     rows, row_keys = torch.randn(16, 300, generator=generator).numpy(), keys(16)
     together = sample(rows, kind, noise_keys=row_keys, top_p=0.9 if kind.filters else 1.0)
@@ -195,7 +195,7 @@ def test_a_row_without_filters_draws_the_same_beside_a_filtered_one() -> None:
     assert sample(rows, PLAIN) == sample(rows, FILTERED)
 
 
-def test_streams_of_one_seed_are_independent_and_repeatable() -> None:
+def test_case_19_streams_of_one_seed_are_independent_and_repeatable() -> None:
     rows = np.tile(LOGITS, (64, 1))
     streams = [tuple(sample(rows, PLAIN, noise_keys=keys(64, seed=7, stream=s))) for s in range(4)]
     assert len(set(streams)) == 4

@@ -55,7 +55,7 @@ def test_logit_bias_is_laid_out_by_row() -> None:
     assert np.count_nonzero(dense) == 2
 
 
-def test_min_tokens_forbids_every_end_until_it_is_reached() -> None:
+def test_case_21_min_tokens_forbids_every_end_until_it_is_reached() -> None:
     bias = LogitBias(VOCAB)
     bias.add(0, request(SamplingParams(min_tokens=2, stop_token_ids=[11])))
     assert forbidden(build(bias, ([1, 1], []))) == [EOS, 11]
@@ -78,7 +78,7 @@ def test_a_bad_word_of_one_token_is_always_forbidden() -> None:
     assert forbidden(build(bias, ([1], []))) == [9]
 
 
-def test_a_bad_words_last_token_is_forbidden_after_the_others() -> None:
+def test_case_18_a_bad_words_last_token_is_forbidden_after_the_others() -> None:
     bias = LogitBias(VOCAB)
     bias.add(0, request(SamplingParams(), ((4, 5, 6), (4, 5, 8), (5, 9), (2, 5, 3))))
     assert forbidden(build(bias, ([1], [4]))) == []

@@ -156,7 +156,7 @@ def test_a_wider_sampler_gets_neutral_inputs() -> None:
         assert not dense.any()
 
 
-def test_penalties_see_every_token_up_to_the_last() -> None:
+def test_case_18_penalties_see_every_token_up_to_the_last() -> None:
     batch = Batch()
     batch.add(1, PENALISED, [4, 5, 5])
     for token_id in (9, 9, 4):
@@ -183,7 +183,7 @@ def test_a_resumed_request_is_counted_from_its_prompt_on() -> None:
     assert host.output_counts[0, [8, 3]].tolist() == [2, 1]
 
 
-def test_a_penalised_request_that_joins_later_does_not_disturb_others() -> None:
+def test_case_18_a_penalised_request_that_joins_later_does_not_disturb_others() -> None:
     alone, shared = Batch(), Batch()
     for batch in (alone, shared):
         batch.add(0, replace(PENALISED, seed=1), [1, 2, 3])
@@ -196,7 +196,7 @@ def test_a_penalised_request_that_joins_later_does_not_disturb_others() -> None:
     assert got == expected
 
 
-def test_steps_in_any_order_and_company_give_each_request_its_own_tokens() -> None:
+def test_case_20_steps_in_any_order_and_company_give_each_request_its_own_tokens() -> None:
     params = [
         SamplingParams(),
         SamplingParams(temperature=0),

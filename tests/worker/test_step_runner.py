@@ -3,16 +3,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from core_engine._ragged import Ragged
 from core_engine.backends.cpu.runner import CpuModelRunner
 from core_engine.config import EngineConfig
-from core_engine.errors import EngineError, UnsupportedFeature
+from core_engine.errors import DeviceLost, EngineError, UnsupportedFeature
 from core_engine.kv_cache.plan import plan_kv_cache
-from core_engine.kv_cache.specs import KVCacheSpec
+from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
 from core_engine.models.config_reader import read_model_config
 from core_engine.plugin import Capabilities
+from core_engine.sampling.params import SamplingParams
+from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.testing.fake_context import fake_engine_config, fake_worker_context
 from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
 from core_engine.worker.context import RunnerContext
@@ -59,7 +63,7 @@ def test_calls_out_of_order_say_what_comes_first(windowed_model: Path) -> None:
         runner.dummy_run(1, 1)
 
 
-def test_a_profile_run_needs_no_cache(windowed_model: Path) -> None:
+def test_case_30_a_profile_run_needs_no_cache(windowed_model: Path) -> None:
     runner = make_runner(windowed_model)
     runner.load_model()
     assert runner.profile_run().activation_bytes >= 0
@@ -114,3 +118,101 @@ def test_a_cache_keeps_what_a_layer_that_reuses_it_sees(tmp_path: Path) -> None:
         found = runner.kv_cache_spec[owner]
         assert isinstance(found, KVCacheSpec)
         assert found.sliding_window == kept
+
+
+def pool_of(runner: CpuModelRunner, num_bytes: int = 1 << 20) -> KVCacheConfig:
+    return plan_kv_cache(
+        runner.get_kv_cache_spec(),
+        available_bytes=num_bytes,
+        block_size=32,
+        max_model_len=256,
+        longest_model_len=256,
+        max_step_tokens=32,
+    )
+
+
+def first_step(name: str, step_id: int) -> SchedulerOutput:
+    """A prompt of three tokens in block 1."""
+    prompt = NewRequest(
+        request_id=name,
+        prompt_token_ids=np.array([5, 6, 7], dtype=np.int32),
+        sampling_params=SamplingParams(temperature=0.0),
+        seed=0,
+    )
+    return SchedulerOutput(
+        step_id=step_id,
+        request_ids=(name,),
+        num_scheduled_tokens=np.array([3], dtype=np.int32),
+        num_computed_tokens=np.array([0], dtype=np.int32),
+        new_block_ids=(Ragged.from_rows([[1]]),),
+        new_requests=(prompt,),
+    )
+
+
+def test_case_30_a_profile_run_between_steps_touches_no_cache(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    runner.initialize_kv_cache(pool_of(runner))
+    runner.execute_model(first_step("a", 0)).result()
+    before = [half.clone() for layer in runner.layers.values() for half in layer.cache]
+    assert any(half.any() for half in before)
+
+    runner.profile_run()
+
+    after = [half for layer in runner.layers.values() for half in layer.cache]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_case_30_caches_can_be_bound_again(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    tokens = []
+    for step_id, num_bytes in enumerate((1 << 20, 1 << 21)):
+        runner.initialize_kv_cache(pool_of(runner, num_bytes))
+        output = runner.execute_model(first_step("a", step_id)).result()
+        tokens.append(output.sampled_token_ids.values.tolist())
+
+    assert tokens[0] == tokens[1]
+
+
+def test_case_30_a_layer_that_shares_a_cache_sees_the_same_tensors(tmp_path: Path) -> None:
+    save_tiny_model(make_tiny_config("gemma3n_text"), tmp_path / "gemma3n")
+    runner = make_runner(tmp_path / "gemma3n")
+    runner.load_model()
+    owners = {name: owner for name, owner in runner.get_kv_cache_spec().items() if isinstance(owner, str)}
+    assert owners
+
+    runner.initialize_kv_cache(pool_of(runner))
+
+    for name, owner in owners.items():
+        assert runner.layers[name].cache is runner.layers[owner].cache
+
+
+def test_a_step_that_failed_does_not_fail_the_next(
+    windowed_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    runner.initialize_kv_cache(pool_of(runner))
+    lost = runner.execute_model(first_step("lost", 0))
+
+    def fail(arrays: object) -> None:
+        raise DeviceLost("gone")
+
+    monkeypatch.setattr(lost, "_build", fail)
+    with pytest.raises(DeviceLost):
+        lost.result()
+
+    following = replace(first_step("fine", 1), finished_request_ids=("lost",))
+    assert runner.execute_model(following).result().request_ids == ("fine",)
+
+
+def test_ends_and_preemptions_may_be_told_again(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    runner.initialize_kv_cache(pool_of(runner))
+    runner.execute_model(first_step("a", 0)).result()
+    told = {"preempted_request_ids": ("a", "unknown"), "finished_request_ids": ("gone",)}
+    for step_id in (1, 2):
+        step = replace(first_step(f"b{step_id}", step_id), **told)
+        assert runner.execute_model(step).result().request_ids == (f"b{step_id}",)

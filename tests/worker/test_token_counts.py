@@ -57,7 +57,7 @@ def test_rows_without_penalties_and_padding_are_zero() -> None:
     assert counted.build(1, 0, padded=3) == [NOTHING, counted.expected(0), NOTHING]
 
 
-def test_a_request_may_change_its_place_and_come_back() -> None:
+def test_case_20_a_request_may_change_its_place_and_come_back() -> None:
     counted = Counted()
     counted.add(0, [1])
     counted.add(1, [2])
