@@ -51,6 +51,7 @@ bench: $(VENV)/ready model ## Measure throughput, latency and the distance to tr
 	$(BIN)/core-engine bench throughput $(MODEL) --input-len 128 --output-len 128 --num-prompts 64
 	$(BIN)/core-engine bench latency $(MODEL) --input-len 16 --output-len 128 --num-prompts 8
 	$(BIN)/python benchmarks/versus_transformers.py $(MODEL)
+	$(BIN)/python benchmarks/drafts.py $(MODEL)
 
 build: $(VENV)/ready ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -28,19 +28,19 @@ from core_engine.scheduler.repeats import Repeats
 
 TEXT = (
     "The old lighthouse stood at the end of a narrow stone pier, and every evening Martin walked out to "
-    "light the lamp. He carried a tin box with matches, a cloth for the glass, and a small notebook in which "
-    "he wrote down the weather. The wind came mostly from the west, and in winter the waves washed over the "
-    "pier, so that he had to wait for the right moment and run. His father had done the same work for forty "
-    "years, and his grandfather before him. In the notebook there were pages from those times, written in a "
-    "thin and careful hand. Martin liked to read them while the lamp grew warm. On the third of March a storm "
-    "had broken the window on the north side, and his grandfather had stood there all night with a lantern so "
-    "that the ships could see the coast. Nobody had asked him to do it. In the morning the fishermen brought "
-    "him bread and a bottle of wine, and they repaired the window together. Martin often thought of that "
-    "night when the sea was calm and the work was easy. He cleaned the glass, wrote two lines into the "
-    "notebook, and walked back to the village, where the lights were already on and the dogs knew his steps. "
-    "Sometimes a boy from the school came with him and asked how far the light could be seen. Martin told him "
-    "that on a clear night a captain could find it from thirty miles away, and that no ship had been lost "
-    "there since the lamp was lit."
+    "light the lamp. He carried a tin box with matches, a cloth for the glass, and a small notebook in "
+    "which he wrote down the weather. The wind came mostly from the west, and in winter the waves washed "
+    "over the pier, so that he had to wait for the right moment and run. His father had done the same "
+    "work for forty years, and his grandfather before him. In the notebook there were pages from those "
+    "times, written in a thin and careful hand. Martin liked to read them while the lamp grew warm. On "
+    "the third of March a storm had broken the window on the north side, and his grandfather had stood "
+    "there all night with a lantern so that the ships could see the coast. Nobody had asked him to do it."
+    " In the morning the fishermen brought him bread and a bottle of wine, and they repaired the window "
+    "together. Martin often thought of that night when the sea was calm and the work was easy. He cleaned"
+    " the glass, wrote two lines into the notebook, and walked back to the village, where the lights were"
+    " already on and the dogs knew his steps. Sometimes a boy from the school came with him and asked how"
+    " far the light could be seen. Martin told him that on a clear night a captain could find it from "
+    "thirty miles away, and that no ship had been lost there since the lamp was lit."
 )
 EDIT = f"Rewrite this text and improve the wording where you can.\n\n{TEXT}"
 REPEAT = f"Repeat this text.\n\n{TEXT}"
@@ -130,7 +130,8 @@ def main() -> None:
         "max_model_len": 2048,
         "kv_cache_bytes": 256 << 20,
     }
-    sampled = [SamplingParams(temperature=0.5, seed=seed, max_tokens=MAX_TOKENS) for seed in range(args.rounds)]
+    seeds = range(args.rounds)
+    sampled = [SamplingParams(temperature=0.5, seed=seed, max_tokens=MAX_TOKENS) for seed in seeds]
     greedy = [SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, ignore_eos=True)] * args.rounds
     rows = []
     with (
@@ -139,7 +140,7 @@ def main() -> None:
     ):
         for name, question, rounds, context in (
             ("edit", EDIT, sampled, nullcontext),
-            ("repeat", REPEAT, greedy, nullcontext),
+            ("repeat", REPEAT, [replace(params, ignore_eos=False) for params in greedy], nullcontext),
             ("never right", REPEAT, greedy, never_right),
         ):
             messages = [{"role": "user", "content": question}]

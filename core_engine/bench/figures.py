@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from core_engine.bench.measure import Measurement
+from core_engine.scheduler.contract import SchedulerStats
 
-__all__ = ["latency_figures", "render", "throughput_figures"]
+__all__ = ["draft_figures", "latency_figures", "render", "throughput_figures"]
 
 
 def throughput_figures(run: Measurement, input_len: int) -> dict[str, Any]:
@@ -40,6 +41,15 @@ def latency_figures(runs: list[Measurement], input_len: int) -> dict[str, Any]:
     figures = throughput_figures(merged, input_len)
     figures["latency_ms"] = _spread(request.latency_s for request in merged.requests)
     return figures
+
+
+def draft_figures(stats: SchedulerStats) -> dict[str, Any]:
+    """Drafts since the engine started, and the share of them that became output."""
+    return {
+        "num_draft_tokens": stats.num_draft_tokens,
+        "num_accepted_tokens": stats.num_accepted_tokens,
+        "acceptance_rate": stats.acceptance_rate,
+    }
 
 
 def render(figures: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, results: Results) -> int:
             f"bench measures {' or '.join(_MODES)}, not {args.mode!r}.{did_you_mean(args.mode, _MODES)}"
         )
     from core_engine import LLM
-    from core_engine.bench.figures import latency_figures, render, throughput_figures
+    from core_engine.bench.figures import draft_figures, latency_figures, render, throughput_figures
     from core_engine.bench.measure import measure
     from core_engine.bench.workload import Workload
     from core_engine.scheduler.measure import measure_scheduler
@@ -67,6 +67,8 @@ def run(args: argparse.Namespace, results: Results) -> int:
         else:
             runs = [measure(engine, [prompt], work.params) for prompt in work.prompts]
             figures |= latency_figures(runs, args.input_len)
+        if engine.config.num_draft_tokens:
+            figures |= draft_figures(engine.core.scheduler.stats())
     print("measuring the scheduler alone", file=sys.stderr)
     times = measure_scheduler((1, 64, 256, 512))
     figures["scheduler_us_per_step"] = {str(count): step_us for count, step_us in times.step_us.items()}

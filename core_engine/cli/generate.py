@@ -14,7 +14,7 @@ from core_engine.cli.lora_flag import add_lora_flag, lora_options, lora_request
 from core_engine.cli.options import add_option, add_switch
 from core_engine.cli.results import EXIT_ANSWER_FAILED, Results
 from core_engine.cli.sampling_flags import add_sampling_flags, sampling_params
-from core_engine.cli.speed import speed_line
+from core_engine.cli.speed import draft_note, speed_line
 from core_engine.engine.outputs import CompletionOutput, RequestOutput
 from core_engine.errors import ConfigError, InvalidRequest
 
@@ -67,7 +67,8 @@ def run(args: argparse.Namespace, results: Results) -> int:
             num_tokens = sum(len(s.token_ids) for output in outputs for s in output.outputs)
             first_s, errors = None, _errors(outputs)
             print(_to_json(outputs) if args.json else _to_text(outputs), file=results)
-        print(speed_line(num_tokens, started_s, first_s), file=sys.stderr)
+        stats = llm.engine.core.scheduler.stats()
+        print(speed_line(num_tokens, started_s, first_s) + draft_note(stats), file=sys.stderr)
     for error in errors:
         print(f"core-engine: error: {error}", file=sys.stderr)
     return EXIT_ANSWER_FAILED if errors else 0

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-__all__ = ["speed_line"]
+if TYPE_CHECKING:
+    from core_engine.scheduler.contract import SchedulerStats
+
+__all__ = ["draft_note", "speed_line"]
 
 
 def speed_line(num_tokens: int, started_s: float, first_token_s: float | None) -> str:
@@ -14,3 +18,10 @@ def speed_line(num_tokens: int, started_s: float, first_token_s: float | None) -
     if first_token_s is None:
         return line
     return f"{line}; first token after {first_token_s - started_s:.2f} s"
+
+
+def draft_note(stats: SchedulerStats) -> str:
+    """Return what to add to the line about drafts; nothing where there were none."""
+    if not stats.num_draft_tokens:
+        return ""
+    return f"; {stats.num_accepted_tokens} of {stats.num_draft_tokens} drafts accepted"

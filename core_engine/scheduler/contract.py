@@ -34,6 +34,11 @@ class SchedulerStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
 
+    @property
+    def acceptance_rate(self) -> float:
+        """The share of drafts that became output; 0 where there were none."""
+        return self.num_accepted_tokens / max(self.num_draft_tokens, 1)
+
 
 class Scheduler(ABC):
     """The contract between the engine core and a scheduler.

@@ -40,3 +40,13 @@ def test_latency_runs_one_request_after_another(bench: Run, tiny_model: object) 
 def test_an_unknown_mode_and_a_size_of_nothing_are_refused(bench: Run, tiny_model: object) -> None:
     assert "Did you mean 'throughput'" in bench("thruput", str(tiny_model)).err
     assert "--num-prompts must be at least 1" in bench("latency", str(tiny_model), "--num-prompts", "0").err
+
+
+def test_drafts_are_counted_where_they_are_on(bench: Run, tiny_model: object) -> None:
+    sizes = ("--input-len", "5", "--output-len", "40", "--num-prompts", "2")
+    plain = bench("latency", str(tiny_model), *SIZES, "--json").json
+    figures = bench("latency", str(tiny_model), *sizes, "--num-draft-tokens", "4", "--json").json
+    assert "num_draft_tokens" not in plain
+    drafts, accepted = figures["num_draft_tokens"], figures["num_accepted_tokens"]
+    assert 0 < accepted <= drafts
+    assert figures["acceptance_rate"] == pytest.approx(accepted / drafts)

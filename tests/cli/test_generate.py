@@ -42,6 +42,12 @@ def test_one_prompt_prints_its_text_and_only_that(on_model: Run) -> None:
     assert "backend cpu" in shell.log
 
 
+def test_drafts_are_told_at_the_end(on_model: Run) -> None:
+    options = ("--temperature", "0", "--max-tokens", "40", "--ignore-eos", "--num-draft-tokens", "4")
+    shell = on_model("generate", "--prompt", "hello", *options)
+    assert "drafts accepted" in shell.err
+
+
 def test_json_is_a_list_of_objects(on_model: Run) -> None:
     shell = on_model("generate", "--prompt", "hello", "--prompt", "you", *GREEDY, "--json")
     assert [row["prompt"] for row in shell.json] == ["hello", "you"]

@@ -168,6 +168,16 @@ def test_drafts_preempt_nobody_and_take_no_block_that_others_may_need() -> None:
     assert preemptions(drafting(draft_all_wrong, tight)) == preemptions(Engine(tight)) > 0
 
 
+def test_a_draft_leaves_the_last_block_to_who_will_need_it() -> None:
+    # "b" ends before "a" needs a third block; drafts of "a" would take it now.
+    engine = drafting(draft_all_wrong, kv_config(num_blocks=6))
+    engine.add(request("a", 5, max_tokens=7), request("b", 7, max_tokens=3))
+
+    engine.run()
+
+    assert engine.scheduler.stats().num_preemptions == 0
+
+
 def test_drafts_keep_to_max_tokens() -> None:
     engine = drafting()
     engine.add(request("only", 6, max_tokens=4))
@@ -232,6 +242,24 @@ def test_case_13_rejected_drafts_never_enter_the_cache() -> None:
     assert following is not None
     assert following.num_computed_tokens.tolist() == [4]
     engine.run()
+
+
+def test_case_13_a_block_whose_last_token_was_computed_as_a_draft_is_not_cached() -> None:
+    engine = drafting(draft_all_wrong)
+    prompt = prompt_of(6)
+    engine.add(request("a", prompt, max_tokens=20))
+    engine.step()
+    engine.step()
+    # The eighth token is known and fills block 1, but the cache holds the draft that stood in its place.
+    known = [*prompt, *engine.tokens["a"]]
+    assert len(known) == 8
+    engine.finish("a")
+
+    engine.add(request("b", [*known, 1]))
+    following = engine.step()
+
+    assert following is not None
+    assert following.num_computed_tokens.tolist() == [4]
 
 
 def test_blocks_of_accepted_drafts_enter_the_cache() -> None:
