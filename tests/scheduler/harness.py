@@ -154,7 +154,7 @@ class Engine:
             # Prompts are computed whole; `settle_config` does the same.
             longest = self.kv_config.max_model_len
             settings["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], longest)
-        config = EngineConfig(model="fake", **settings)
+        self.config = config = EngineConfig(model="fake", **settings)
         self.kv = KVCacheManager(self.kv_config)
         self.scheduler = make(config, self.kv, capabilities)
         limits = {

@@ -78,6 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             enable_prefix_caching=prefix_caching and "prefix_caching" in self.scheduler.offers,
             enable_chunked_prefill=chunks and (budget < MAX_MODEL_LEN or data.draw(st.booleans())),
             num_draft_tokens=7 if drafts else 0,
+            max_loras=data.draw(st.sampled_from([0, 0, 1, 2])),
             **self.options,
         )
         if drafts:
@@ -91,9 +92,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 40),
         priority=st.integers(0, 1),
         prompt_logprobs=st.sampled_from([None, None, 1]),
+        adapter=st.integers(0, 3),
     )
     def add(
-        self, length: int, start: int, max_tokens: int, priority: int, prompt_logprobs: int | None
+        self,
+        length: int,
+        start: int,
+        max_tokens: int,
+        priority: int,
+        prompt_logprobs: int | None,
+        adapter: int,
     ) -> None:
         added = request(
             f"r{len(self.added)}",
@@ -102,6 +110,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             eos=(EOS,),
             priority=priority,
             prompt_logprobs=prompt_logprobs,
+            lora_id=adapter if self.engine.config.max_loras else 0,
         )
         self.added[added.request_id] = added
         self.engine.add(added)
@@ -148,6 +157,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         draining = [r for r in holders.values() if r not in list(roster.running)]
         assert roster.num_draining_blocks == sum(r.blocks.num_held for r in draining)
         assert roster.columns.num_free == 2 * self.engine.scheduler.limits.max_num_running - len(holders)
+
+    @invariant()
+    def a_step_has_no_more_adapters_than_slots(self) -> None:
+        if hasattr(self, "engine") and self.engine.steps:
+            adapters = {self.added[name].lora_id for name in self.engine.steps[-1].request_ids} - {0}
+            assert len(adapters) <= self.engine.config.max_loras
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
