@@ -211,6 +211,16 @@ def too_much(build: Build) -> Any:
     return step and replace(step, num_scheduled_tokens=step.num_scheduled_tokens + 99)
 
 
+def ends_a_stranger(build: Build) -> Any:
+    step = build()
+    return step and replace(step, finished_request_ids=(*step.finished_request_ids, "stranger"))
+
+
+def names_one_twice(build: Build) -> Any:
+    step = build()
+    return step and replace(step, request_ids=step.request_ids[:1] * len(step.request_ids))
+
+
 def unreadable(build: Build) -> Any:
     step = build()
     return step and replace(step, num_scheduled_tokens=None)
@@ -243,6 +253,41 @@ def test_a_wrong_step_ends_what_it_names_and_never_reaches_the_runner(spoil: Cal
     assert [core.ends(name) for name in ("a", "b", "waits")] == [["error"], ["error"], []]
     core.run()
     assert core.tokens("waits") == expected_tokens(waits)
+    core.assert_clean()
+
+
+@pytest.mark.parametrize("spoil", [ends_a_stranger, names_one_twice, too_far])
+def test_requests_that_come_and_go_with_a_wrong_step_end_once_and_leave_nothing(
+    spoil: Callable[..., Any],
+) -> None:
+    core = wrong_core(spoil, 0)
+    core.add(request("aborted"), request("running"))
+    core.step()
+    core.core.finish(["aborted"], "abort")
+    core.add(request("new"))
+    core.scheduler.num_wrong = 1
+    with pytest.raises(ContractError):
+        core.step()
+    core.add(fine := request("fine"))
+
+    core.run()
+
+    assert [core.ends(name) for name in ("running", "new")] == [["error"], ["error"]]
+    assert core.tokens("fine") == expected_tokens(fine)
+    core.assert_clean()
+
+
+def test_requests_that_a_wrong_step_leaves_out_end_with_it_too() -> None:
+    core = wrong_core(names_one_twice, 0)
+    core.add(request("a"), request("b"))
+    core.step()
+    core.scheduler.num_wrong = 1
+
+    with pytest.raises(ContractError, match="stands in it twice"):
+        core.step()
+
+    assert [core.ends(name) for name in ("a", "b")] == [["error"], ["error"]]
+    core.run()
     core.assert_clean()
 
 

@@ -176,6 +176,17 @@ def test_a_forgotten_table_is_found_neither_now_nor_when_it_grows() -> None:
     assert kv.pool.num_free == 8
 
 
+def test_what_is_computed_after_a_table_was_forgotten_is_not_found() -> None:
+    kv = manager()
+    table = kv.new_table()
+    kv.allocate(table, 8)
+
+    kv.forget(table)
+    kv.commit(table, TOKENS, 8)
+
+    assert len(kv.find_cached_prefix(kv.new_table(), TOKENS, 8)) == 0
+
+
 def test_a_pool_without_a_block_for_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="pool of 1 blocks holds no token"):
         manager(num_blocks=1)

@@ -113,6 +113,12 @@ def test_a_decode_computes_the_token_that_was_sampled_last() -> None:
     assert decode.host.positions.tolist() == [2]
 
 
+def test_a_row_without_a_token_leaves_an_id_for_the_step_that_is_under_way() -> None:
+    batch = make_batch()
+    run(batch, step(Item("a", 0, 2, [3]), new=[request("a", [10, 11])]), sampled=-1)
+    assert run(batch, step(Item("a", 2, 1))).host.token_ids.tolist() == [0]
+
+
 def test_prefill_and_decode_share_a_step() -> None:
     batch = make_batch()
     run(batch, step(Item("a", 0, 2, [3]), new=[request("a", [10, 11])]), sampled=77)
