@@ -258,9 +258,7 @@ class QueueScheduler(Scheduler):
         due = record.ends >= columns.free_at[record.slots]
         for row in (due & ~stale).nonzero()[0].tolist():
             request = record.requests[row]
-            # The last known token is computed by a later step.
-            num_processed = min(int(record.ends[row]), len(request.tokens) - 1)
-            columns.free_at[request.slot] = self.kv.free_behind(request.blocks, num_processed)
+            columns.free_at[request.slot] = self.kv.free_behind(request.blocks, int(record.ends[row]))
 
     def abandon(self, step: SchedulerOutput) -> list[CoreOutput]:
         """Take back a step that failed; see `Scheduler.abandon`."""

@@ -50,9 +50,9 @@ def test_blocks_go_back_when_their_step_is_updated_not_when_it_is_scheduled() ->
 
 
 def test_steps_in_flight_are_waited_for_before_anyone_is_preempted() -> None:
-    # Chunks of 4 of a lone prompt, two at a time: the second has blocks only when the first has come back.
+    # Chunks of 4 of a lone prompt: while one is in flight, the next finds no block within its window's four.
     engine = Engine(
-        kv_config(num_blocks=5, windows=(6,), max_step_tokens=4), depth=2, max_num_batched_tokens=4
+        kv_config(num_blocks=5, windows=(10,), max_step_tokens=4), depth=2, max_num_batched_tokens=4
     )
     long = request("long", 40, max_tokens=6)
     engine.add(long)
