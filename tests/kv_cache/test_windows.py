@@ -175,6 +175,19 @@ def test_what_was_given_back_is_found_until_it_is_evicted() -> None:
     assert len(kv.find_cached_prefix(kv.new_table(), other, 12)) == 2
 
 
+def test_the_null_entries_of_a_hit_cost_nothing() -> None:
+    kv = manager(num_blocks=20, windows=(None, 6))
+    kv.free(processed(kv, 16))
+    table = kv.new_table()
+
+    cached = kv.find_cached_prefix(table, TOKENS, 16)
+    assert cached.num_null == [0, 2]
+    assert kv.allocate(table, 20, cached=cached) is not None
+
+    assert table.num_held == 5 + 3
+    assert kv.pool.num_free == kv.pool.num_usable - table.num_held
+
+
 def test_a_hit_shares_the_windows_blocks_until_both_have_gone_on() -> None:
     kv = manager(num_blocks=20, windows=(6,))
     first, second = processed(kv, 8), kv.new_table()
