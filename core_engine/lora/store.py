@@ -49,6 +49,11 @@ class LoRAStore:
         self._weights: dict[int, Mapping[str, ModuleWeights]] = {}
         self.slots = LoRASlots(config.max_loras, self._write)
 
+    def empty_slots(self) -> LoRASlots:
+        """Forget which requests use which slot, for a batch that starts anew, and return the slots."""
+        self.slots = LoRASlots(self._num_slots, self._write)
+        return self.slots
+
     def add(self, adapter: LoRAAdapter) -> LoRAInfo:
         """Read an adapter and check it against the model; one that is held already is not read again.
 

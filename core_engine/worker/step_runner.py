@@ -137,7 +137,7 @@ class StepModelRunner(ModelRunnerBase):
             self.seams.shapes,
             max_num_seqs=self.config.max_num_seqs,
             vocab_size=self.context.model.vocab_size,
-            loras=None if self._loras is None else self._loras.slots,
+            loras=None if self._loras is None else self._loras.empty_slots(),
         )
         return num_bytes
 

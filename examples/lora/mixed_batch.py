@@ -9,7 +9,7 @@ import argparse
 
 from core_engine import LLM, LoRARequest, SamplingParams
 
-QUESTIONS = ["What is the capital of France?", "How many days has a week?"]
+QUESTIONS = ["What is the capital of France?", "Who painted the Mona Lisa?"]
 
 
 def answer(model: str, adapter: str, backend: str | None = None) -> list[tuple[str, str, str]]:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tiny_adapter import make_adapter
 
 from core_engine._ragged import Ragged
 from core_engine.backends.cpu.runner import CpuModelRunner
@@ -13,6 +15,9 @@ from core_engine.config import EngineConfig
 from core_engine.errors import DeviceLost, EngineError, UnsupportedFeature
 from core_engine.kv_cache.plan import plan_kv_cache
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
+from core_engine.lora.adapter import AdapterFiles
+from core_engine.lora.layers import LoRALinear
+from core_engine.lora.messages import LoRAAdapter
 from core_engine.models.config_reader import read_model_config
 from core_engine.plugin import Capabilities
 from core_engine.sampling.params import SamplingParams
@@ -24,8 +29,8 @@ from core_engine.worker.context import RunnerContext
 FULL = Capabilities(chunked_prefill=True, mixed_batches=True, sliding_window=True)
 
 
-def make_runner(model: Path, capabilities: Capabilities = FULL) -> CpuModelRunner:
-    config: EngineConfig = fake_engine_config(model=str(model), block_size=32)
+def make_runner(model: Path, capabilities: Capabilities = FULL, **settings: Any) -> CpuModelRunner:
+    config: EngineConfig = fake_engine_config(model=str(model), block_size=32, **settings)
     context = fake_worker_context(config, capabilities=capabilities, options={"attention": "reference"})
     context = replace(context, model=read_model_config(config))
     return CpuModelRunner(
@@ -216,3 +221,38 @@ def test_ends_and_preemptions_may_be_told_again(windowed_model: Path) -> None:
     for step_id in (1, 2):
         step = replace(first_step(f"b{step_id}", step_id), **told)
         assert runner.execute_model(step).result().request_ids == (f"b{step_id}",)
+
+
+def test_lora_counts_among_the_weights_and_in_the_largest_step(windowed_model: Path) -> None:
+    plain, adaptable = make_runner(windowed_model), make_runner(windowed_model, max_loras=3, max_lora_rank=8)
+    extra = adaptable.load_model().weight_bytes - plain.load_model().weight_bytes
+    layers = [m for m in adaptable.get_model().modules() if isinstance(m, LoRALinear)]
+    assert len(layers) == 4 * 7
+    assert extra == sum(3 * 8 * 4 * (layer.in_features + layer.out_features) for layer in layers)
+    masks = []
+    layers[0].register_forward_hook(lambda *_: masks.append(adaptable.forward_context.current.lora_mask))
+    adaptable.profile_run()
+    assert masks[0] is not None
+
+
+def test_while_lora_is_off_its_hooks_say_so_and_no_layer_is_replaced(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    assert not any(isinstance(module, LoRALinear) for module in runner.get_model().modules())
+    for call in (runner.list_loras, lambda: runner.remove_lora(1)):
+        with pytest.raises(UnsupportedFeature, match="max_loras of at least 1"):
+            call()
+
+
+def test_a_new_cache_starts_with_free_lora_slots(windowed_model: Path, tmp_path: Path) -> None:
+    runner = make_runner(windowed_model, max_loras=1)
+    runner.load_model()
+    for number in (1, 2):
+        folder = make_adapter(tmp_path / str(number), runner.get_model(), ("q_proj",), seed=number)
+        digest = AdapterFiles.read(str(folder)).digest()
+        runner.add_lora(LoRAAdapter(lora_id=number, name=str(number), path=str(folder), digest=digest))
+        runner.initialize_kv_cache(pool_of(runner))
+        step = first_step("a", number)
+        (request,) = step.new_requests
+        runner.execute_model(replace(step, new_requests=(replace(request, lora_id=number),))).result()
+        assert [info.slot for info in runner.list_loras()] == [-1] * (number - 1) + [0]

@@ -95,3 +95,15 @@ def test_creating_and_destroying_models_leaks_nothing(io: SimIO, device: SimDevi
         assert device.memory.used_bytes == (64 * 64 + 64) * 4
         del model
     assert device.memory.used_bytes == 0
+
+
+def test_a_copy_overwrites_device_memory_in_place(io: SimIO, device: SimDevice) -> None:
+    target, held = io.allocate((2, 3), torch.float32), device.memory.used_bytes
+    io.copy(target, torch.ones(2, 3))
+    np.testing.assert_array_equal(io.download({"x": target}).arrays()["x"], np.ones((2, 3), np.float32))
+    assert device.memory.used_bytes == held
+
+
+def test_a_copy_to_another_device_is_refused(io: SimIO) -> None:
+    with pytest.raises(WrongDeviceError, match="cannot write to"):
+        io.copy(SimIO(SimDevice(1, 1 << 20)).allocate((2,), torch.float32), torch.ones(2))
