@@ -127,6 +127,18 @@ def test_preempted_requests_keep_their_adapters(tiny_model: Path, llm: LLM, make
         assert tight.engine.core.scheduler.stats().num_preemptions > 0
 
 
+@pytest.mark.parametrize("options", [{"scheduler": "simple"}, {"num_draft_tokens": 3}])
+def test_tokens_do_not_depend_on_the_scheduler_or_on_drafts(
+    tiny_model: Path, llm: LLM, make: Any, options: dict[str, Any]
+) -> None:
+    loras = [lora_of(make("one", seed=1)), None, lora_of(make("two", seed=2)), lora_of(make("three", seed=3))]
+    prompts = [[7, 8] * 9, [7, 8] * 9, [9] * 30, [3, 4, 5]]
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    expected = [o.outputs[0].token_ids for o in llm.generate(prompts, params, lora=loras)]
+    with LLM(str(tiny_model), max_loras=2, max_lora_rank=8, **OPTIONS | options) as other:
+        assert [o.outputs[0].token_ids for o in other.generate(prompts, params, lora=loras)] == expected
+
+
 def test_a_worker_in_its_own_process_serves_adapters(tiny_model: Path, llm: LLM, make: Any) -> None:
     good, bad = lora_of(make("good")), lora_of(make("bad", rank=16))
     expected = tokens(llm, lora=good)

@@ -55,7 +55,9 @@ class Bench:
 
     def engine(self, backend: str, kind: str) -> LLM:
         if (backend, kind) not in self._engines:
-            llm = LLM(str(self.model(kind)), backend=backend, **SETTINGS)
+            name, _, attention = backend.partition(" ")
+            options = {"backend_options": {"attention": attention}} if attention else {}
+            llm = LLM(str(self.model(kind)), backend=name, **SETTINGS, **options)
             self._engines[backend, kind] = self._stack.enter_context(llm)
         return self._engines[backend, kind]
 
@@ -115,7 +117,7 @@ def test_an_adapter_of_one_kind_of_layer(bench: Bench, backend: str, kind: str, 
     assert differs(outputs[1], bench.merged(kind, None))
 
 
-@pytest.mark.parametrize("backend", ["cpu", "sim"])
+@pytest.mark.parametrize("backend", ["cpu", "sim", "sim dense"])
 @pytest.mark.parametrize("kind", TARGETS)
 def test_two_adapters_and_none_in_one_batch(bench: Bench, backend: str, kind: str) -> None:
     full = bench.adapter(kind, "full", TARGETS[kind], rank=8, seed=1, size=0.3)
