@@ -3,7 +3,8 @@
 Two forward passes run without weights. In the first, a probing attention function and a probing mask
 function record what each layer asks for: heads, dims, scale, soft cap, sinks and what its mask means. In
 the second, the engine's own attention function must be called the same way with no mask at all, and
-nothing outside attention may mix tokens. What a model's class says of itself is not consulted.
+nothing outside attention may mix tokens. Parts that run only with data are tried with data (`data_parts`).
+What a model's class says of itself is not consulted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from core_engine._text import error_line
 from core_engine.attention.base import LayerParams
 from core_engine.errors import UnsupportedModel
 from core_engine.kv_cache.specs import KVCacheSpec
+from core_engine.models._quiet import quiet_transformers
+from core_engine.models.data_parts import DataParts
 from core_engine.models.logits import make_logits_function
 from core_engine.models.mask_probe import kind_of
 from core_engine.models.probing_passes import (
@@ -100,7 +103,8 @@ def find_layers(model: Any) -> Findings:
     """
     kind = type(model).__name__
     try:
-        return _find(model)
+        with quiet_transformers():
+            return _find(model)
     except UnsupportedModel:
         raise
     except Refusal as refusal:
@@ -119,11 +123,12 @@ def _find(model: Any) -> Findings:
     fix_longrope(model, max_model_len=1)  # any choice will do: only that there is one matters here
     num_tokens = probe_length(model)
     with recorded_calls(model) as calls:
-        run_probe(model, backbone, num_tokens)
+        parts = DataParts(backbone, calls, num_tokens)
+        run_probe(model, backbone, num_tokens, parts)
         layers = _read_calls(list(calls), config)
         calls.clear()
         with watch_linears(model, num_tokens) as linears:
-            run_engine(model, backbone, num_tokens)
+            run_engine(model, backbone, num_tokens, parts)
         if [call.name for call in calls] != [layer.name for layer in layers]:
             raise Refusal("it calls attention otherwise when it gets no mask")
     logits_backbone = _check_logits(model, backbone_name, config)

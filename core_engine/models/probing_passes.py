@@ -17,6 +17,7 @@ from torch.fx.experimental import _config as fx_config
 
 from core_engine._text import error_line
 from core_engine.models.attention_hook import ATTENTION_NAME, ATTRIBUTE, register_attention
+from core_engine.models.data_parts import DataParts
 from core_engine.models.mask_probe import probe_mask
 from core_engine.models.signatures import accepted_arguments
 from core_engine.models.token_mixing import TokenMixingProbe
@@ -54,7 +55,16 @@ class _Recorder:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> torch.Tensor:
         self.calls.append(AttentionCall(self.name, query, key, value, sinks=sinks))
-        return query.new_empty(query.shape[0], query.shape[1], value.shape[2])
+        return _each_alone(query, key, value)
+
+
+def _each_alone(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Stand in for attention over ``[..., T, heads, dim]``: each token's own query, key and value count."""
+    if query.is_meta:
+        return query.new_empty(*query.shape[:-1], value.shape[-1])
+    groups = query.shape[-2] // key.shape[-2]
+    key, value = (tensor.repeat_interleave(groups, -2) for tensor in (key, value))
+    return ((query * key).mean(-1, keepdim=True).sigmoid() * value).contiguous()
 
 
 def _probe_attention(
@@ -67,7 +77,7 @@ def _probe_attention(
 ) -> tuple[torch.Tensor, None]:
     recorder: Any = module.core_engine_attention
     recorder.calls.append(AttentionCall(recorder.name, query, key, value, attention_mask, arguments))
-    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
+    return _each_alone(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)), None
 
 
 @contextmanager
@@ -84,7 +94,7 @@ def recorded_calls(model: torch.nn.Module) -> Iterator[list[AttentionCall]]:
             delattr(module, ATTRIBUTE)
 
 
-def run_probe(model: Any, backbone: torch.nn.Module, num_tokens: int) -> None:
+def run_probe(model: Any, backbone: torch.nn.Module, num_tokens: int, parts: DataParts) -> None:
     """Run the pass that shows what each layer asks for, its mask included. Raises `Refusal`."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -93,31 +103,34 @@ def run_probe(model: Any, backbone: torch.nn.Module, num_tokens: int) -> None:
     model.set_attn_implementation(_PROBE_NAME)
     # With a mask of ones transformers does not look for packed sequences, which needs real positions.
     mask = torch.ones(1, num_tokens, dtype=torch.int64, device="meta")
-    _forward(backbone, num_tokens, attention_mask=mask)
+    _forward(backbone, num_tokens, parts, attention_mask=mask)
 
 
-def run_engine(model: Any, backbone: torch.nn.Module, num_tokens: int) -> None:
+def run_engine(model: Any, backbone: torch.nn.Module, num_tokens: int, parts: DataParts) -> None:
     """Run the pass with the engine's attention and no mask. Raises `Refusal` when tokens mix outside it."""
     register_attention()
     model.set_attn_implementation(ATTENTION_NAME)
     with TokenMixingProbe(num_tokens) as probe:
-        _forward(backbone, num_tokens)
-    if probe.found is not None:
-        raise Refusal(f"it mixes tokens outside attention ({probe.found})")
+        output = _forward(backbone, num_tokens, parts)
+    if (found := probe.found) is not None:
+        raise Refusal(f"it mixes tokens outside attention ({found})")
+    del output  # what the probe asks of a result is whether anything keeps it
 
 
-def _forward(backbone: torch.nn.Module, num_tokens: int, **extra: Any) -> None:
+def _forward(backbone: torch.nn.Module, num_tokens: int, parts: DataParts, **extra: Any) -> Any:
     ids = torch.zeros(1, num_tokens, dtype=torch.int64, device="meta")
     positions = torch.zeros_like(ids)
     arguments = accepted_arguments(backbone, {"use_cache": False, **extra})
     try:
-        with without_data(), _watched_position_tables(backbone, positions):
-            backbone(input_ids=ids, position_ids=positions, **arguments)
+        with without_data(), _watched_position_tables(backbone, positions), parts.stand_in(positions):
+            return backbone(input_ids=ids, position_ids=positions, **arguments)
     except Refusal:
         raise
     except Exception as error:
         if any(isinstance(module, torch.nn.Conv1d) for module in backbone.modules()):
             raise Refusal("it has convolutions or state-space layers along the tokens") from error
+        if parts.mixing is not None:
+            raise Refusal(f"it mixes tokens outside attention (in {parts.mixing})") from error
         raise Refusal(
             f"its forward pass does not run without data ({type(error).__name__}: {error_line(error, 160)})"
         ) from error

@@ -3,7 +3,8 @@
 The engine packs tokens of many requests into one row of tokens and separates them in attention only, so
 a model with a convolution, a running sum or a recurrence along the tokens would leak between requests.
 The model runs once on the meta device with a number of tokens that divides no other dimension; every
-operation that reduces, scans, cuts or shifts a dimension of exactly that size is reported.
+operation that reduces, scans, cuts or shifts a dimension of exactly that size is reported, unless its
+result comes to nothing: it, and what is computed from it alone, meets no other tensor and is not kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["TokenMixingProbe", "probe_length"]
 
@@ -35,12 +38,19 @@ def probe_length(model: torch.nn.Module) -> int:
 
 
 class TokenMixingProbe(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it bare
-    """Watches one forward pass over ``num_tokens`` tokens; ``found`` names the first such operation."""
+    """Watches one forward pass over ``num_tokens`` tokens."""
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.num_tokens = num_tokens
-        self.found: str | None = None
+        self._used: str | None = None
+        #: Results of operations that mix tokens, and of what took nothing else, by the operation's name.
+        self._mixed: Any = WeakTensorKeyDictionary()
+
+    @property
+    def found(self) -> str | None:
+        """The first such operation whose result was used; after the pass, or that something still keeps."""
+        return self._used or next(iter(self._mixed.values()), None)
 
     def __torch_dispatch__(
         self,
@@ -49,12 +59,31 @@ class TokenMixingProbe(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operation and note it when it mixes tokens."""
+        """Run the operation and note it when it mixes tokens or uses what was mixed."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self.found is None and self._mixes(func.__name__.split(".")[0], args, kwargs, result):
-            self.found = func.__name__.split(".")[0].strip("_")
+        if self._used is None:
+            self._note(func, args, kwargs, result)
         return result
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        mixed = [self._mixed[operand] for operand in operands if operand in self._mixed]
+        name = func.__name__.split(".")[0]
+        if mixed:
+            shape_tells = torch.Tag.dynamic_output_shape in func.tags
+            if len(mixed) < len(operands) or func._schema.is_mutable or shape_tells:
+                self._used = mixed[0]
+                return
+            name = mixed[0]
+        elif not self._mixes(name, args, kwargs, result):
+            return
+        elif func._schema.is_mutable:
+            self._used = name.strip("_")
+            return
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._mixed[leaf] = name.strip("_")
 
     def _mixes(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> bool:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]

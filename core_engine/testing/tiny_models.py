@@ -104,6 +104,7 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 8},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
+    "longcat_flash": {"num_layers": 2, "zero_expert_num": 2},
     "ministral": {"head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},

@@ -15,11 +15,16 @@ from core_engine.testing.oracle import Oracle
 from .test_families import FAMILIES, PHI3
 
 NUM_TOKENS = 32
-#: A window smaller than the prompts, a shared cache, sinks, longrope and plain attention.
+#: A window smaller than the prompts, a shared cache, sinks, longrope, plain attention, and experts
+#: whose code asks for data: in a loop over those that were hit, some without weights, and in attention.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **FAMILIES,
     "phi3 longrope, long factors": ("phi3", PHI3),
     "gemma3n shared KV": ("gemma3n_text", {}),
+    "dbrx": ("dbrx", {}),
+    "longcat_flash": ("longcat_flash", {}),
+    "jetmoe": ("jetmoe", {}),
+    "phimoe": ("phimoe", {}),
 }
 SHAPES = {"whole prompts": 256, "chunks of 16 tokens": 16}
 

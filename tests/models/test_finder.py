@@ -13,6 +13,18 @@ from core_engine.models.causal_lm import text_causal_lm
 from core_engine.models.finder import Findings, find_layers
 from core_engine.testing.tiny_models import make_tiny_config
 
+#: The scale of the rotary embedding follows the longest position in the batch.
+LONGROPE_BY_BATCH = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "short_mscale": 1.25,
+    "long_mscale": 1.5,
+    "original_max_position_embeddings": 64,
+    "factor": 4.0,
+}
+
 
 def find(model_type: str, **overrides: Any) -> Findings:
     config = text_causal_lm(make_tiny_config(model_type, **overrides))
@@ -69,6 +81,14 @@ def test_shared_keys_and_values_of_gemma3n() -> None:
     assert set(owners.values()) - {None} <= set(owners)
 
 
+@pytest.mark.parametrize("model_type", ["dbrx", "jetmoe", "longcat_flash"])
+def test_layers_are_found_where_experts_ask_for_data(model_type: str) -> None:
+    layers = find(model_type).layers
+
+    assert len({layer.name for layer in layers}) == 4
+    assert {layer.num_heads for layer in layers} == {4}
+
+
 def test_layer_params_carry_the_cache_dtype() -> None:
     params = find("mistral").layers[1].params("bfloat16")
 
@@ -98,7 +118,11 @@ def test_the_model_keeps_no_trace_of_the_search() -> None:
         ("diffllama", {}, "it runs the same attention layer more than once"),
         ("rembert", {}, "only 0 of its 4 layers are attention"),
         ("falcon", {}, "its attention takes no function from outside"),
-        ("phimoe", {}, r"it mixes tokens outside attention \(max\)"),
+        (
+            "phimoe",
+            {"rope_parameters": LONGROPE_BY_BATCH},
+            r"mixes tokens outside attention \(in rotary_emb\)",
+        ),
         ("gemma3_text", {"use_bidirectional_attention": True}, "its attention is bidirectional"),
     ],
 )

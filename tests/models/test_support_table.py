@@ -18,6 +18,8 @@ SAMPLE = (
     "gemma3n_text",
     "mixtral",
     "deepseek_v2",
+    "jetmoe",
+    "phimoe",
     "opt",
     "starcoder2",
     "bloom",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.fx.experimental import _config as fx_config
 
 from core_engine.models.token_mixing import TokenMixingProbe, probe_length
 
@@ -15,8 +16,10 @@ T = 29
 def watch(function: Callable[[torch.Tensor], object]) -> str | None:
     rows = torch.empty(1, T, 16, device="meta")
     with TokenMixingProbe(T) as probe:
-        function(rows)
-    return probe.found
+        result = function(rows)
+    found = probe.found
+    del result
+    return found
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,52 @@ def test_mixing_is_noticed(name: str, function: Callable[[torch.Tensor], object]
 )
 def test_rows_that_stay_apart_pass(name: str, function: Callable[[torch.Tensor], object]) -> None:
     assert watch(function) is None
+
+
+def add_in_place(x: torch.Tensor) -> torch.Tensor:
+    return x.clone().add_(x.mean(1, keepdim=True))
+
+
+def add_as_often_as_experts_are_hit(x: torch.Tensor) -> torch.Tensor:
+    with fx_config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
+        for _ in (x.sum(1)[0] > 0).nonzero():
+            x = x + 1
+    return x
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("met another tensor", lambda x: x + (x.amax() + 1)),
+        ("met it in a list", lambda x: torch.cat([x, x.cumsum(1)], -1)),
+        ("met it in place", add_in_place),
+        ("was returned after more arithmetic", lambda x: (x.mean(1) + 1).exp()),
+        ("made a shape", add_as_often_as_experts_are_hit),
+    ],
+)
+def test_mixing_is_noticed_wherever_its_result_went(
+    name: str, function: Callable[[torch.Tensor], object]
+) -> None:
+    assert watch(function) is not None
+
+
+def test_mixing_is_noticed_when_something_keeps_its_result() -> None:
+    state = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        state["last"] = x[:, -1] * 2
+        return x
+
+    assert watch(keep) == "select"
+
+
+def test_mixing_that_comes_to_nothing_passes() -> None:
+    def compute_a_length_for_nothing(x: torch.Tensor) -> torch.Tensor:
+        length = x[..., 0].max() + 1
+        del length
+        return x * 2
+
+    assert watch(compute_a_length_for_nothing) is None
 
 
 def test_the_number_of_tokens_divides_no_dimension_of_the_model() -> None:
