@@ -129,6 +129,8 @@ class DataParts:
         return verdict.output
 
     def _repeat(self, module: torch.nn.Module, verdict: _Verdict, inputs: Any) -> Any:
+        for leaf in _tensors(inputs):  # an operation with each, so that a probe sees what is used here
+            leaf.where(torch.empty((), dtype=torch.bool, device="meta"), 0)
         if verdict.has_attention:
             self._run(module, self._rows(inputs), slice(None))
         return pytree.tree_map_only(torch.Tensor, torch.empty_like, verdict.output)

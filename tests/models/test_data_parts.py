@@ -11,6 +11,7 @@ from torch import nn
 
 from core_engine.models.data_parts import DataParts
 from core_engine.models.probing_passes import recorded_calls, without_data
+from core_engine.models.token_mixing import TokenMixingProbe
 
 T = 29
 HIDDEN = 16
@@ -106,7 +107,7 @@ def test_experts_that_drop_tokens_when_full_mix_them() -> None:
         ("running sum", lambda x, _: x.cumsum(1)),
         ("scale by all rows", lambda x, _: x * x.abs().max()),
         ("shift", lambda x, _: x.roll(1, 1)),
-        ("attention of its own", lambda x, _: (x @ x.mT).softmax(-1) @ x),
+        ("attention of its own", lambda x, _: (4 * x @ x.mT).softmax(-1) @ x),
         ("place in the row", lambda x, _: x * torch.arange(1, x.shape[1] + 1)[:, None]),
         ("longest position", lambda x, p: x * (2.0 if p.max() > 4096 else 1.0)),
         ("second output", lambda x, _: (x, x.cumsum(1))),
@@ -162,6 +163,22 @@ def test_the_same_kind_of_part_is_tried_once() -> None:
     run(Counting(), 3)
 
     assert tried == [True, False, False, False, False]
+
+
+def test_what_enters_a_stand_in_is_used() -> None:
+    with torch.device("meta"):
+        backbone = nn.Sequential(Mixture())
+        rows, positions = torch.empty(1, T, HIDDEN), torch.zeros(1, T)
+    parts = DataParts(backbone, [], T)
+    with without_data(), parts.stand_in(positions):
+        backbone(rows)
+        with TokenMixingProbe(T) as probe:
+            backbone(rows)
+        assert probe.found is None
+        with TokenMixingProbe(T) as probe:
+            backbone(rows.cumsum(1))
+
+    assert probe.found == "cumsum"
 
 
 def test_weights_of_any_size_take_no_memory() -> None:

@@ -60,6 +60,12 @@ def add_in_place(x: torch.Tensor) -> torch.Tensor:
     return x.clone().add_(x.mean(1, keepdim=True))
 
 
+def change_some_tokens(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[:, 1:].add_(1)
+    return x
+
+
 def add_as_often_as_experts_are_hit(x: torch.Tensor) -> torch.Tensor:
     with fx_config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
         for _ in (x.sum(1)[0] > 0).nonzero():
@@ -73,6 +79,7 @@ def add_as_often_as_experts_are_hit(x: torch.Tensor) -> torch.Tensor:
         ("met another tensor", lambda x: x + (x.amax() + 1)),
         ("met it in a list", lambda x: torch.cat([x, x.cumsum(1)], -1)),
         ("met it in place", add_in_place),
+        ("was changed in place", change_some_tokens),
         ("was returned after more arithmetic", lambda x: (x.mean(1) + 1).exp()),
         ("made a shape", add_as_often_as_experts_are_hit),
     ],
