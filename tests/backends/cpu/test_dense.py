@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from mixed_requests import PARAMS, PROMPTS, ROOMY, all_logprobs, engine, tokens
+from tiny_chat_model import make_tiny_chat_model
 
 from core_engine.backends.cpu import runner
 from core_engine.engine.outputs import RequestOutput
+from core_engine.errors import UnsupportedFeature
 from core_engine.worker.seams import Seams
 
 
@@ -57,3 +59,22 @@ def test_preempted_requests_give_the_same_tokens(tiny_model: Path, expected: lis
         assert llm.engine.core.scheduler.stats().num_preemptions > 0
     assert tokens(outputs) == tokens(expected)
     assert all_logprobs(outputs) == pytest.approx(all_logprobs(expected), abs=1e-4)
+
+
+def test_blocks_freed_behind_a_window_are_not_missed(tmp_path: Path) -> None:
+    model = make_tiny_chat_model(tmp_path / "mistral", "mistral")
+    with engine(model, "reference", enable_prefix_caching=False) as llm:
+        whole = llm.generate(PROMPTS, PARAMS)
+    with engine(model, "dense", max_num_batched_tokens=16) as llm:
+        outputs = llm.generate(PROMPTS, PARAMS)
+    assert tokens(outputs) == tokens(whole)
+    assert all_logprobs(outputs) == pytest.approx(all_logprobs(whole), abs=1e-4)
+
+
+def test_a_model_with_sinks_is_refused_with_the_reason(tmp_path: Path) -> None:
+    model = make_tiny_chat_model(tmp_path / "gpt_oss", "gpt_oss")
+    with (
+        pytest.raises(UnsupportedFeature, match="torch's scaled_dot_product_attention has no sinks"),
+        engine(model, "dense"),
+    ):
+        pass
