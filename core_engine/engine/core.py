@@ -74,9 +74,20 @@ class EngineCore:
         self._open[name] = None
 
     def finish(self, request_ids: Iterable[str], reason: str) -> list[CoreOutput]:
-        """End requests from outside: "abort", or "stop" when the text side found a stop string."""
-        outputs = self.scheduler.finish(request_ids, reason)
-        self._close_ended(outputs)
+        """End requests from outside: "abort", or "stop" when the text side found a stop string.
+
+        They end also when the scheduler fails over it; what it may go on to compute for them is nobody's.
+        """
+        names = list(request_ids)
+        try:
+            outputs = self.scheduler.finish(names, reason)
+            self._close_ended(outputs)
+        except Exception:
+            logger.exception("the scheduler failed to end requests")
+            outputs = [
+                CoreOutput(request_id=name, finish_reason=reason) for name in names if name in self._open
+            ]
+            self._close_ended(outputs)
         return outputs
 
     def has_work(self) -> bool:
@@ -96,13 +107,14 @@ class EngineCore:
         try:
             output = self.executor.execute_model(self._with_untold(step)).result()
             outputs = self.scheduler.update(step, output)
+            ended = [output for output in outputs if output.finish_reason is not None]
         except BaseException as error:
             self._untold_finished += step.finished_request_ids
             self._untold_preempted += step.preempted_request_ids
             self._failed += self._lose(step, step.request_ids, f"its step failed: {_told(error)}")
             raise
         self._untold_finished = self._untold_preempted = ()
-        self._close_ended([output for output in outputs if output.finish_reason is not None])
+        self._close_ended(ended)
         return outputs
 
     def take_failed(self) -> list[CoreOutput]:
@@ -132,23 +144,26 @@ class EngineCore:
             step = self.scheduler.schedule()
             if step is not None:
                 self._checker.check(step)
-            elif self.scheduler.has_work():
+            elif self._open or self.scheduler.has_work():
                 raise ContractError("the scheduler has work, but builds no step")
-        except Exception as error:
+        except BaseException as error:
             self._take_fault(step, error)
             raise
         self._num_faults = 0
         return step
 
-    def _take_fault(self, step: SchedulerOutput | None, error: Exception) -> None:
-        """End the requests that a wrong step names, and everything once the scheduler is given up."""
-        self._num_faults += 1
+    def _take_fault(self, step: SchedulerOutput | None, error: BaseException) -> None:
+        """End the requests that a wrong step names, and everything once the scheduler is given up.
+
+        An interrupt may leave a step that was not checked and will not be computed, but is no fault.
+        """
+        self._num_faults += isinstance(error, Exception)
         if step is not None:
             named = _names(step)
             self._checker.excuse(named)
             self._untold_finished += named
             self._failed += self._lose(step, named, _told(error))
-        if self._num_faults == _MAX_SCHEDULER_FAULTS:
+        if self._num_faults == _MAX_SCHEDULER_FAULTS and not self._closed:
             self._closed = (
                 f"the scheduler failed {self._num_faults} times in a row and was given up; build a new "
                 f"engine with another scheduler. The last time: {_told(error)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from core_engine._ragged import IntArray
 from core_engine.errors import ContractError
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StepChecker"]
 
-_INT32_MAX = int(np.iinfo(np.int32).max)
-_BoolArray = npt.NDArray[np.bool_]
-
 
 class StepChecker:
     """Raises `ContractError` for a step that no runner could compute correctly.
@@ -32,7 +28,7 @@ class StepChecker:
     * Capacity: blocks come from the pool and hold the request's tokens; the null block stands only
       where a new or resumed request's group needs nothing any more.
     * Length: a request goes on where its last step ended, or at a draft of it, by at least one token,
-      at most to max_model_len, and a new one at most to the end of its prompt.
+      at most to max_model_len and to the end of what it has: its prompt, sampled tokens and drafts.
 
     Whether two requests write to one block takes whole block tables: `core_engine.testing` finds that.
 
@@ -47,8 +43,8 @@ class StepChecker:
         self._max_num_seqs = max_num_seqs
         #: By row: tokens computed; -1 before the first step, which may begin behind any cached prefix.
         self._ends: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
-        #: By row, of use in the first step of a new request.
-        self._num_prompt_tokens: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
+        #: By row: the most tokens that the request may have by now; drafts count as if accepted.
+        self._num_known: IntArray = np.zeros(max_num_seqs, dtype=np.int32)
         #: By cache group and row.
         self._num_blocks: IntArray = np.zeros((len(kv.groups), max_num_seqs), dtype=np.int32)
         #: By row: the most tokens that its blocks and the context hold.
@@ -57,7 +53,8 @@ class StepChecker:
         self._num_drafts: IntArray | None = None
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
-        self._preempted: set[str] = set()
+        #: Preempted requests, each with its entry of ``_num_known``.
+        self._preempted: dict[str, int] = {}
         self._excused: set[str] = set()
         #: The tuple of the last step while ``_step_rows`` are its rows.
         self._step_ids: tuple[str, ...] | None = None
@@ -83,7 +80,7 @@ class StepChecker:
         """Forget requests of a wrong step, which the engine ends; the next step may tell of their ends."""
         for name in request_ids:
             self._excused.add(name)
-            self._preempted.discard(name)
+            self._preempted.pop(name, None)
             if name in self._row_of:
                 self._drop(name, "excused")
         self._step_ids = None
@@ -93,36 +90,34 @@ class StepChecker:
         has_left = bool(step.finished_request_ids or step.preempted_request_ids)
         has_entered = bool(step.new_requests or step.resumed_request_ids)
         if not has_left and not has_entered:
+            _require(bool(step.request_ids), "it computes nothing and tells nothing")
             return False
         self._step_ids = None
         for name in step.finished_request_ids:
             if name in self._preempted:
-                self._preempted.remove(name)
+                del self._preempted[name]
             elif name not in self._excused:
                 self._drop(name, "finished")
         for name in step.preempted_request_ids:
-            self._drop(name, "preempted")
-            self._preempted.add(name)
+            self._preempted[name] = int(self._num_known[self._drop(name, "preempted")])
         for new in step.new_requests:
             name = new.request_id
             _require(name not in self._row_of and name not in self._preempted, f"{name!r} is new twice")
-            self._enter(name)
-            self._num_prompt_tokens[self._row_of[name]] = len(new.prompt_token_ids)
+            self._enter(name, len(new.prompt_token_ids))
         for name in step.resumed_request_ids:
             _require(name in self._preempted, f"{name!r} is resumed, but it was not preempted")
-            self._preempted.remove(name)
-            self._enter(name)
+            self._enter(name, self._preempted.pop(name))
         return has_entered
 
     def _check_columns(self, step: SchedulerOutput) -> None:
         ids, count = step.request_ids, len(step.request_ids)
         _require(len(step.new_block_ids) == len(self._kv.groups), "not one entry of blocks per cache group")
-        for length in (
-            len(step.num_scheduled_tokens),
-            len(step.num_computed_tokens),
-            *[len(blocks) for blocks in step.new_block_ids],
-        ):
-            _require(length == count, f"a column of {length} rows for {count} requests")
+        for column in (step.num_scheduled_tokens, step.num_computed_tokens):
+            _require(column.dtype == np.int32, f"a column of {column.dtype}, not int32")
+            _require(len(column) == count, f"a column of {len(column)} rows for {count} requests")
+        for blocks in step.new_block_ids:
+            _require(len(blocks) == count, f"a column of {len(blocks)} rows for {count} requests")
+            _require(blocks.offsets[-1] == len(blocks.values), "blocks that belong to no row")
         total, budget = int(np.add.reduce(step.num_scheduled_tokens)), self._max_num_batched_tokens
         _require(total <= budget, f"{total} tokens, max_num_batched_tokens is {budget}")
         if ids is not self._step_ids:
@@ -148,37 +143,33 @@ class StepChecker:
 
     def _check_tokens(self, step: SchedulerOutput, has_entered: bool) -> None:
         ids, rows, computed = step.request_ids, self._step_rows, step.num_computed_tokens
-        last_ends = self._ends[rows]
+        last_ends, known = self._ends[rows], self._num_known[rows]
         if has_entered:
             entered = last_ends < 0
             num_entered = len(step.new_requests) + len(step.resumed_request_ids)
             _require(np.count_nonzero(entered) == num_entered, "a new or resumed request computes nothing")
             last_ends = np.where(entered, np.maximum(computed, 0), last_ends)
-            self._check_prompts(step, entered)
         if self._num_drafts is not None:
             # Of a step with drafts only the first ones may have counted.
-            last_ends = np.clip(computed, last_ends - self._num_drafts[rows], last_ends)
+            num_drafts = self._num_drafts[rows]
+            last_ends = np.clip(computed, last_ends - num_drafts, last_ends)
+            known = np.where(num_drafts > 0, np.minimum(known, computed + 1), known)
         for group, blocks in enumerate(step.new_block_ids):
             if len(blocks.values):
                 self._add_blocks(group, rows, blocks, computed)
-        ends, room = computed + step.num_scheduled_tokens, self._room[rows]
-        wrong = (computed != last_ends) | (ends > room) | (step.num_scheduled_tokens < 1)
+        drafts = None if step.draft_token_ids is None else np.diff(step.draft_token_ids.offsets)
+        room = np.minimum(self._room[rows], known if drafts is None else known + drafts)
+        # Computed tokens stand on the right: their sum with others might be too large for an int32.
+        wrong = (computed != last_ends) | (step.num_scheduled_tokens > room - computed)
+        wrong |= step.num_scheduled_tokens < 1
         if np.count_nonzero(wrong):
             row = int(np.argmax(wrong))
             raise _Violation(f"{ids[row]!r} {self._fault(step, row, int(last_ends[row]))}")
+        ends = computed + step.num_scheduled_tokens
         self._ends[rows] = ends
+        self._num_known[rows] = np.maximum(known, ends + 1)
         if self._num_drafts is not None:
-            drafts = step.draft_token_ids
-            self._num_drafts[rows] = 0 if drafts is None else np.diff(drafts.offsets)
-
-    def _check_prompts(self, step: SchedulerOutput, entered: _BoolArray) -> None:
-        """A new request has no tokens yet but those of its prompt, and drafts."""
-        ends = step.num_computed_tokens + step.num_scheduled_tokens
-        if step.draft_token_ids is not None:
-            ends = ends - np.diff(step.draft_token_ids.offsets)
-        too_many = entered & (ends > self._num_prompt_tokens[self._step_rows])
-        if np.count_nonzero(too_many):
-            raise _Violation(f"{step.request_ids[int(np.argmax(too_many))]!r} computes more than its prompt")
+            self._num_drafts[rows] = 0 if drafts is None else drafts
 
     def _fault(self, step: SchedulerOutput, row: int, last_end: int) -> str:
         """Say what is wrong with the tokens of the request in ``row``."""
@@ -187,6 +178,8 @@ class StepChecker:
             return "computes no token"
         if computed != last_end:
             return "skips or repeats tokens"
+        if computed + scheduled <= self._room[self._step_rows[row]]:
+            return "computes more tokens than it has"
         return (
             "exceeds max_model_len" if computed + scheduled > self._kv.max_model_len else "has too few blocks"
         )
@@ -211,19 +204,21 @@ class StepChecker:
             num_null += 1
         return num_null
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, name: str, num_known: int) -> None:
         _require(bool(self._free_rows), f"more requests run than max_num_seqs {self._max_num_seqs}")
         row = self._row_of[name] = self._free_rows.pop()
         self._ends[row] = -1
-        self._num_prompt_tokens[row] = _INT32_MAX  # of a resumed request more tokens are known
+        self._num_known[row] = num_known
         self._num_blocks[:, row] = 0
         self._room[row] = 0
         if self._num_drafts is not None:
             self._num_drafts[row] = 0
 
-    def _drop(self, name: str, what: str) -> None:
+    def _drop(self, name: str, what: str) -> int:
         _require(name in self._row_of, f"{name!r} is {what}, but it does not run")
-        self._free_rows.append(self._row_of.pop(name))
+        row = self._row_of.pop(name)
+        self._free_rows.append(row)
+        return row
 
 
 class _Violation(Exception):

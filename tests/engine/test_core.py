@@ -230,6 +230,17 @@ def no_step(build: Build) -> None:
     return None
 
 
+def nothing_at_all(build: Build) -> Any:
+    step = build()
+    return step and SchedulerOutput(
+        step_id=step.step_id,
+        request_ids=(),
+        num_scheduled_tokens=step.num_scheduled_tokens[:0],
+        num_computed_tokens=step.num_computed_tokens[:0],
+        new_block_ids=(Ragged.from_rows([]),),
+    )
+
+
 def no_bug_is_impossible(build: Build) -> None:
     raise IndexError("a bug")
 
@@ -312,6 +323,7 @@ def test_ids_of_a_wrong_step_can_be_used_again() -> None:
     [
         (too_much, ContractError, "tokens, max_num_batched_tokens is 32"),
         (no_step, ContractError, "has work, but builds no step"),
+        (nothing_at_all, ContractError, "computes nothing and tells nothing"),
         (no_bug_is_impossible, IndexError, "a bug"),
     ],
 )
@@ -371,6 +383,78 @@ def test_a_scheduler_that_raises_over_one_request_refuses_that_one(caplog: pytes
 
     core.run()
     assert core.tokens("fine") == expected_tokens(fine)
+
+
+class Forgetful(UnifiedScheduler):
+    """Knows nothing of what was added."""
+
+    def add(self, request: CoreRequest) -> None: ...
+
+
+def test_requests_that_a_scheduler_forgets_do_not_wait_for_ever() -> None:
+    core = Core(scheduler=Forgetful)
+    core.add(request("a"))
+
+    for _ in range(3):
+        with pytest.raises(ContractError, match="has work, but builds no step"):
+            core.step()
+
+    assert core.ends("a") == ["error"]
+
+
+def test_a_request_ends_though_the_scheduler_fails_to_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    core = Core(scheduler=Deaf)
+    core.add(request("gone"), fine := request("fine"))
+    core.step()
+
+    (end,) = core.core.finish(["gone"], "abort")
+
+    assert (end.request_id, end.finish_reason) == ("gone", "abort")
+    assert "RuntimeError: not now" in caplog.text
+    core.run()
+    assert core.tokens("fine") == expected_tokens(fine)
+    assert core.core.shutdown() == []
+
+
+@pytest.mark.parametrize("answer", [None, ["text"]])
+def test_results_that_a_scheduler_takes_wrongly_end_their_requests(answer: Any) -> None:
+    core = Core(max_num_seqs=1)
+    core.add(request("a"), waits := request("waits"))
+    update = core.scheduler.update
+
+    def wrong(*arguments: Any) -> Any:
+        core.scheduler.update = update
+        update(*arguments)
+        return answer
+
+    core.scheduler.update = wrong
+    with pytest.raises((TypeError, AttributeError)):
+        core.step()
+
+    core.run()
+    assert core.ends("a") == ["error"]
+    assert core.tokens("waits") == expected_tokens(waits)
+    core.assert_clean()
+
+
+def test_an_interrupt_before_a_step_is_checked_loses_no_news() -> None:
+    core = Core()
+    core.add(request("ended"), request("running"))
+    core.step()
+    core.core.finish(["ended"], "abort")
+    check = core.core._checker.check
+
+    def interrupted(step: SchedulerOutput) -> None:
+        core.core._checker.check = check  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    core.core._checker.check = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
+
+    core.run()
+    assert core.ends("running") == ["error"]
+    core.assert_clean()
 
 
 def test_an_impossible_request_is_refused_as_it_is() -> None:
