@@ -180,6 +180,7 @@ PUBLIC_DOORS = {
     "core_engine.plugin": (
         "API_VERSION",
         "DTYPE_BYTES",
+        "AdapterError",
         "BackendInfo",
         "BackendLoadError",
         "BackendOption",

@@ -16,6 +16,7 @@ The bases and seams of the worker and the model runner stand behind the second d
 
 from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
 from core_engine.errors import (
+    AdapterError,
     BackendLoadError,
     ConfigError,
     ContractError,
@@ -46,6 +47,7 @@ from core_engine.plugin._version import API_VERSION
 __all__ = [
     "API_VERSION",
     "DTYPE_BYTES",
+    "AdapterError",
     "BackendInfo",
     "BackendLoadError",
     "BackendOption",

@@ -11,6 +11,7 @@ from core_engine.attention.emulated import EmulatedChunkedPrefill
 from core_engine.attention.reference import ReferencePagedAttention
 from core_engine.hookspecs import ModelRunnerApi, WorkerApi
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
+from core_engine.lora.messages import LoRAAdapter, LoRAInfo
 from core_engine.models.layer_transforms import LayerTransform
 from core_engine.sampling.base import Sampler
 from core_engine.sampling.noise import PARITY as THREEFRY_PARITY
@@ -61,6 +62,8 @@ __all__ = [
     "KVCacheSpec",
     "LayerParams",
     "LayerTransform",
+    "LoRAAdapter",
+    "LoRAInfo",
     "LoadReport",
     "LogprobRows",
     "MemoryBudget",

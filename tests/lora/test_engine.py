@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_adapter import make_adapter
 
 from core_engine import LLM, LoRARequest, SamplingParams
+from core_engine.engine.loras import extra_keys
 from core_engine.errors import AdapterError, InvalidRequest, UnsupportedFeature
 from core_engine.testing.oracle import Oracle
 
@@ -99,6 +100,10 @@ def test_case_11_an_adapters_name_and_an_equal_salt_are_distinct(llm: LLM, make:
     assert num_cached(llm, cache_salt="tenant") > 0
     assert num_cached(llm, cache_salt="other") == 0
     assert num_cached(llm, lora=lora_of(folder, "tenant"), cache_salt="tenant") == 0
+
+
+def test_case_11_a_salt_of_the_bytes_of_a_digest_is_another_key() -> None:
+    assert extra_keys((b"a" * 32).hex(), None) != extra_keys(None, "a" * 32)
 
 
 @pytest.mark.parametrize("salt", ["", 7, b"x"])
@@ -248,6 +253,20 @@ def test_requests_under_way_go_on_with_the_content_they_began_with(llm: LLM, mak
     make("live", seed=2)
     other = tokens(llm, "hello", lora=lora_of(folder))
     assert first + [token for chunk in stream for token in chunk.token_ids] == expected != other
+
+
+def test_a_content_that_has_no_name_left_is_forgotten_with_its_last_request(
+    tiny_model: Path, make: Any
+) -> None:
+    with LLM(str(tiny_model), max_loras=2, **OPTIONS) as llm:
+        stream = llm.stream("hello", GREEDY, lora=lora_of(make("x", seed=1), "same"))
+        next(stream)
+        second = lora_of(make("y", seed=2), "same")
+        tokens(llm, lora=second)
+        assert [info.lora_id for info in llm.engine.core.executor.list_loras()] == [1, 2]
+        list(stream)
+        tokens(llm, lora=second)
+        assert [info.lora_id for info in llm.engine.core.executor.list_loras()] == [2]
 
 
 def test_two_contents_under_one_name_in_one_call(llm: LLM, make: Any) -> None:

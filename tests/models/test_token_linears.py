@@ -53,7 +53,7 @@ class Odd(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         x = self.custom(self.twice(self.twice(self.good(x))))
         x = x @ self.weight_only.weight
-        return self.chosen_rows(x[:, :3])
+        return self.chosen_rows(self.chosen_rows(x)[:, :3])
 
 
 class Special(torch.nn.Linear):
