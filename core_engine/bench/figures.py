@@ -55,6 +55,7 @@ def draft_figures(stats: SchedulerStats) -> dict[str, Any]:
 def render(figures: dict[str, Any]) -> str:
     """Return the figures as lines of name and value."""
     lines = []
+    width = max(map(len, figures), default=0)
     for name, value in figures.items():
         if isinstance(value, dict):
             shown = "  ".join(f"{key} {number:.2f}" for key, number in value.items())
@@ -62,7 +63,7 @@ def render(figures: dict[str, Any]) -> str:
             shown = f"{value:.2f}"
         else:
             shown = str(value)
-        lines.append(f"{name:<22} {shown}")
+        lines.append(f"{name:<{width}}  {shown}")
     return "\n".join(lines)
 
 

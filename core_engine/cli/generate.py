@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, results: Results) -> int:
                 num_tokens += len(chunk.token_ids)
                 print(chunk.text, end="", flush=True, file=results)
                 errors += [chunk.error] if chunk.error else []
-            print(file=results)
+            print(flush=True, file=results)
         else:
             outputs = llm.generate(prompts, params, lora=lora, progress=args.progress)
             num_tokens = sum(len(s.token_ids) for output in outputs for s in output.outputs)

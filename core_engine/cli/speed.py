@@ -14,7 +14,8 @@ __all__ = ["draft_note", "speed_line"]
 def speed_line(num_tokens: int, started_s: float, first_token_s: float | None) -> str:
     """Return tokens, seconds and rate since ``started_s``, and the time to the first token if known."""
     now = time.perf_counter()
-    line = f"{num_tokens} tokens in {now - started_s:.2f} s, {num_tokens / (now - started_s):.1f} tokens/s"
+    tokens = "1 token" if num_tokens == 1 else f"{num_tokens} tokens"
+    line = f"{tokens} in {now - started_s:.2f} s, {num_tokens / (now - started_s):.1f} tokens/s"
     if first_token_s is None:
         return line
     return f"{line}; first token after {first_token_s - started_s:.2f} s"

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 from cli.conftest import Shell
 
+from core_engine.bench.figures import render
+
 SIZES = ("--input-len", "5", "--output-len", "4", "--num-prompts", "3")
 
 Run = Callable[..., Shell]
@@ -50,3 +52,8 @@ def test_drafts_are_counted_where_they_are_on(bench: Run, tiny_model: object) ->
     drafts, accepted = figures["num_draft_tokens"], figures["num_accepted_tokens"]
     assert 0 < accepted <= drafts
     assert figures["acceptance_rate"] == pytest.approx(accepted / drafts)
+
+
+def test_figures_stand_in_columns() -> None:
+    lines = render({"seconds": 1.0, "scheduler_us_per_request": 0.5}).splitlines()
+    assert lines == ["seconds                   1.00", "scheduler_us_per_request  0.50"]

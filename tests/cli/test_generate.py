@@ -42,6 +42,22 @@ def test_one_prompt_prints_its_text_and_only_that(on_model: Run) -> None:
     assert "backend cpu" in shell.log
 
 
+def test_the_answer_ends_its_line_before_the_speed_is_told(
+    on_model: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where both streams go to one file, the speed does not continue the answer's last line."""
+    both = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(both, encoding="utf-8"))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(both, encoding="utf-8", write_through=True))
+    on_model("generate", "--prompt", "hello", *GREEDY)
+    assert "\n6 tokens in " in both.getvalue().decode()
+
+
+def test_one_token_is_told_in_the_singular(on_model: Run) -> None:
+    shell = on_model("generate", "--prompt", "hello", *GREEDY, "--max-tokens", "1")
+    assert "1 token in " in shell.err
+
+
 def test_drafts_are_told_at_the_end(on_model: Run) -> None:
     options = ("--temperature", "0", "--max-tokens", "40", "--ignore-eos", "--num-draft-tokens", "4")
     shell = on_model("generate", "--prompt", "hello", *options)
