@@ -21,7 +21,9 @@ def refuse_mixed_step(device: SimDevice, metadata: Mapping[str, torch.Tensor]) -
     """
 
     def check_step(tile_rows: torch.Tensor, tile_positions: torch.Tensor) -> torch.Tensor:
-        num_tokens, positions = torch.zeros(2, int(tile_rows.max()) + 1, dtype=torch.long)
+        num_rows = int(tile_rows.max()) + 1
+        num_tokens = torch.zeros(num_rows, dtype=torch.long)
+        positions = torch.zeros(num_rows, dtype=torch.long)
         num_tokens.index_add_(0, tile_rows, (tile_positions >= 0).sum(1))
         positions.index_add_(0, tile_rows, tile_positions.clamp(min=0).sum(1))
         decodes, prefills = (num_tokens == 1) & (positions > 0), num_tokens > 1
