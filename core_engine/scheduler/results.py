@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from core_engine.engine.messages import CoreOutput
 from core_engine.scheduler.request import RequestState, RequestStatus
 from core_engine.scheduler.step_in_flight import StepInFlight, rows_of_tokens
@@ -30,7 +28,7 @@ def take_results(
     ended: list[tuple[RequestState, Stop]] = []
     prompt_logprobs = dict(output.prompt_logprobs)
     sampled = output.sampled_token_ids
-    all_chosen = not len(sampled.values) or np.minimum.reduce(sampled.values) >= 0
+    all_chosen = not len(sampled.values) or sampled.values[sampled.values.argmin()] >= 0
     plain = all_chosen and output.logprobs is None and not prompt_logprobs
     finished = RequestStatus.FINISHED
     stop_row = 0

@@ -32,7 +32,11 @@ class StepBudget:
 
     def divide(self, wanted: IntArray, short_demand: ShortDemand) -> IntArray:
         """Return how many of the ``wanted`` tokens each of the running requests gets; int32."""
-        total = int(np.add.reduce(wanted))
+        if not len(wanted):
+            return wanted
+        # Nearly always all decode: counting them takes a quarter of the time of a sum.
+        only_decodes = wanted[wanted.argmax()] <= 1
+        total = np.count_nonzero(wanted) if only_decodes else int(np.add.reduce(wanted))
         if total <= self.left:
             self.left -= total
             return wanted
