@@ -35,8 +35,8 @@ class StepBudget:
         if not len(wanted):
             return wanted
         # Nearly always all decode: counting them takes a quarter of the time of a sum.
-        only_decodes = wanted[wanted.argmax()] <= 1
-        total = np.count_nonzero(wanted) if only_decodes else int(np.add.reduce(wanted))
+        only_decodes = int(wanted[wanted.argmax()]) <= 1
+        total = int(np.count_nonzero(wanted) if only_decodes else np.add.reduce(wanted))
         if total <= self.left:
             self.left -= total
             return wanted
