@@ -14,8 +14,11 @@ __all__ = ["feature_rows"]
 def feature_rows(
     config: EngineConfig, choice: SchedulerChoice, capabilities: Capabilities, backend: str
 ) -> list[FeatureRow]:
-    """Return the scheduler's row, one for each feature that it may use, and the backend's own."""
-    rows = [FeatureRow("scheduler", choice.name, choice.reason)]
+    """Return the rows of scheduler and policy, of each feature that it may use, and the backend's own."""
+    rows = [
+        FeatureRow("scheduler", choice.name, choice.reason),
+        FeatureRow("policy", config.scheduling_policy, "scheduling_policy"),
+    ]
     for feature, setting in SETTING_OF.items():
         asked = f"{setting}={getattr(config, setting)}"
         if is_on(feature, choice.scheduler, config, capabilities):

@@ -37,6 +37,7 @@ def test_what_is_left_open_takes_what_the_backend_offers() -> None:
     assert (config.enable_prefix_caching, config.enable_chunked_prefill) == (True, True)
     assert features.lines() == [
         "scheduler        unified   the default",
+        "policy           fcfs      scheduling_policy",
         "chunked_prefill  on",
         "prefix_caching   on",
         "draft_tokens     off       num_draft_tokens=0",
