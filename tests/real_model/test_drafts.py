@@ -36,7 +36,7 @@ def expected(smollm2: object) -> list[list[int]]:
 
 
 def test_an_edit_has_the_same_tokens_with_drafts(start: StartEngine, expected: list[list[int]]) -> None:
-    llm = start(num_draft_tokens=8)
+    llm = start(num_draft_tokens=8, max_num_seqs=16, max_num_batched_tokens=64)
     assert _edits(llm) == expected
     stats = llm.engine.core.scheduler.stats()
     assert stats.num_accepted_tokens > 40
