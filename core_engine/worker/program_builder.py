@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 __all__ = ["EagerPrograms", "ProgramBuilder"]
@@ -22,6 +23,15 @@ class ProgramBuilder(ABC):
     @abstractmethod
     def compile(self, name: str, fn: F) -> F:
         """Return a function with the signature of ``fn``."""
+
+    def without_gradients(self) -> AbstractContextManager[object]:
+        """Return the context in which steps are computed: `torch.inference_mode`.
+
+        A compiler that cannot take inference tensors returns `torch.no_grad` instead.
+        """
+        import torch
+
+        return torch.inference_mode()
 
     @abstractmethod
     def num_programs(self) -> int:

@@ -268,8 +268,11 @@ class StepModelRunner(ModelRunnerBase):
             )
         )
 
-    @torch.inference_mode()
     def _compute(self, step: HostStep, *, sample: bool = True, is_profile_run: bool = False) -> Tensors:
+        with self.seams.programs.without_gradients():
+            return self._run(step, sample=sample, is_profile_run=is_profile_run)
+
+    def _run(self, step: HostStep, *, sample: bool, is_profile_run: bool) -> Tensors:
         if not is_profile_run:
             step = self._with_attention_metadata(step)
         device = self.seams.io.upload(step)

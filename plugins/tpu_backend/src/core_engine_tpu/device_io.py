@@ -1,0 +1,70 @@
+"""TpuIO: every byte that crosses between the host and the TPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from core_engine.plugin.runtime import (
+    Array,
+    DeviceIO,
+    DeviceStep,
+    Download,
+    HostStep,
+    MemoryInfo,
+    ReadyDownload,
+    upload_each,
+)
+from core_engine_tpu.runtime import XlaRuntime
+
+__all__ = ["TpuIO"]
+
+
+class TpuIO(DeviceIO):
+    """Copies numpy arrays to the device and results back; nothing is sliced or indexed on the way."""
+
+    def __init__(self, runtime: XlaRuntime) -> None:
+        self._runtime = runtime
+
+    def upload(self, step: HostStep) -> DeviceStep:
+        """Copy each array of the step, with execution forbidden: an upload must not run a graph."""
+        with self._runtime.forbid_execution():
+            return upload_each(step, self._upload_array)
+
+    def download(self, tensors: Mapping[str, torch.Tensor]) -> Download:
+        """Copy whole result tensors to the host; callers slice there."""
+        return ReadyDownload({name: tensor.cpu().numpy() for name, tensor in tensors.items()})
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._runtime.synchronize()
+
+    def memory_info(self) -> MemoryInfo:
+        """Report the device's memory; None where it does not tell."""
+        memory = self._runtime.memory()
+        if memory is None:
+            return MemoryInfo(total_bytes=None, free_bytes=None)
+        total, used = memory
+        return MemoryInfo(total_bytes=total, free_bytes=total - used)
+
+    def measure_peak(self, run: Callable[[], None]) -> int:
+        """Run; XLA reports no peak while running, so 0 stands for unknown."""
+        run()
+        return 0
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Allocate zeroed device memory."""
+        tensor = torch.zeros(shape, dtype=dtype, device=self._runtime.device)
+        self._runtime.synchronize()
+        return tensor
+
+    def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Move the model's tensors to the device."""
+        model = model.to(self._runtime.device)
+        self._runtime.synchronize()
+        return model
+
+    def _upload_array(self, array: Array) -> torch.Tensor:
+        return self._runtime.upload(torch.from_numpy(np.ascontiguousarray(array)))

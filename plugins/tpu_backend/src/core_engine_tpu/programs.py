@@ -1,0 +1,67 @@
+"""TpuPrograms: graphs by shape, and the guard that no graph is compiled while serving."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+
+from core_engine.plugin import EngineError
+from core_engine.plugin.runtime import ProgramBuilder
+from core_engine_tpu.runtime import XlaRuntime
+
+__all__ = ["TpuPrograms"]
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class TpuPrograms(ProgramBuilder):
+    """Compiles on first use of a shape; ``seal`` ends warm-up, and a compilation after that is a fault."""
+
+    def __init__(self, runtime: XlaRuntime, *, fail_on_compilation: bool) -> None:
+        self._runtime = runtime
+        self._fails = fail_on_compilation
+        self._sealed_at: tuple[int, int] | None = None
+
+    def compile(self, name: str, fn: F) -> F:
+        """Return ``fn`` compiled by XLA."""
+        compiled = cast(Any, self._runtime.compile(fn))
+
+        @wraps(fn)
+        def program(*args: Any) -> object:
+            result = compiled(*args)
+            self._check(name, args)
+            return result
+
+        return cast(F, program)
+
+    def without_gradients(self) -> AbstractContextManager[object]:
+        """Return `torch.no_grad`: the bridge to XLA cannot take inference tensors."""
+        return torch.no_grad()
+
+    def num_programs(self) -> int:
+        """Count the compiled graphs."""
+        return self._runtime.num_graphs()
+
+    def seal(self) -> None:
+        """End warm-up."""
+        self._sealed_at = self._counts()
+
+    def _counts(self) -> tuple[int, int]:
+        return self._runtime.num_graphs(), self._runtime.num_compilations()
+
+    def _check(self, name: str, args: tuple[Any, ...]) -> None:
+        if self._sealed_at is None or self._counts() == self._sealed_at:
+            return
+        self._sealed_at = self._counts()
+        shapes = ", ".join(str(list(arg.shape)) for arg in args if hasattr(arg, "shape"))
+        text = f"graph {name!r} was compiled while serving, for {shapes}: warm-up did not prepare that shape"
+        if self._fails:
+            raise EngineError(text)
+        logger.warning("%s", text)

@@ -1,0 +1,77 @@
+"""XlaRuntime: every call into torch_xla, so that its successor can take its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+__all__ = ["XlaRuntime"]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+#: torch_xla would choose a device by itself where nothing is said.
+_DEVICE_VARIABLE = "PJRT_DEVICE"
+
+
+class XlaRuntime:
+    """Opens the device; importing torch_xla writes variables and starts its client, so it happens here."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault(_DEVICE_VARIABLE, "TPU")
+        import torch_xla
+        import torch_xla.debug.metrics
+        import torch_xla.runtime
+
+        self._xla: Any = torch_xla
+        self._metrics: Any = torch_xla.debug.metrics
+        self.device: torch.device = torch_xla.device()
+        self.is_tpu: bool = torch_xla.runtime.device_type() == "TPU"
+
+    def compile(self, fn: F) -> F:
+        """Return ``fn`` as a function that is one graph per shape of its arguments."""
+        return torch.compile(fn, backend="openxla", fullgraph=True, dynamic=False)  # type: ignore[return-value]
+
+    def donate(self, tensor: torch.Tensor) -> None:
+        """Let the graph under way overwrite the memory of ``tensor``."""
+        torch.ops.xla.dynamo_set_buffer_donor_(tensor, True)
+
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy a host tensor to the device."""
+        return tensor.to(self.device)
+
+    def synchronize(self) -> None:
+        """Run what was recorded and wait for it."""
+        self._xla.sync(wait=True)
+
+    def num_graphs(self) -> int:
+        """Count the compiled graphs that the process holds."""
+        count: int = self._xla.runtime.get_num_cached_compilation_graph()
+        return count
+
+    def num_compilations(self) -> int:
+        """Count the compilations since the process began."""
+        return int(self._metrics.counter_value("UncachedCompile") or 0)
+
+    def fallbacks(self) -> tuple[str, ...]:
+        """Name the operations that ran on the host because XLA has no form of them."""
+        return tuple(name for name in self._metrics.counter_names() if name.startswith("aten::"))
+
+    def memory(self) -> tuple[int, int] | None:
+        """Return (total, used) bytes of the device, or None where it does not tell."""
+        if not self.is_tpu:
+            return None
+        info = self._xla.core.xla_model.get_memory_info(self.device)
+        return int(info["bytes_limit"]), int(info["bytes_used"])
+
+    @contextmanager
+    def forbid_execution(self) -> Iterator[None]:
+        """Raise where device work is started within the block: inputs are prepared on the host alone."""
+        self._xla._XLAC._set_allow_execution(False)
+        try:
+            yield
+        finally:
+            self._xla._XLAC._set_allow_execution(True)
