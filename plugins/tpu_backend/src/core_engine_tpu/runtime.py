@@ -15,6 +15,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 #: torch_xla would choose a device by itself where nothing is said.
 _DEVICE_VARIABLE = "PJRT_DEVICE"
+#: More graphs than any set of buckets has.
+_MAX_GRAPHS = 4096
 
 
 class XlaRuntime:
@@ -22,10 +24,14 @@ class XlaRuntime:
 
     def __init__(self) -> None:
         os.environ.setdefault(_DEVICE_VARIABLE, "TPU")
+        import torch._dynamo
         import torch_xla
         import torch_xla.debug.metrics
         import torch_xla.runtime
 
+        # Every bucket is a compilation of the same function; dynamo would give up after eight.
+        torch._dynamo.config.recompile_limit = _MAX_GRAPHS
+        torch._dynamo.config.accumulated_recompile_limit = _MAX_GRAPHS
         self._xla: Any = torch_xla
         self._metrics: Any = torch_xla.debug.metrics
         self.device: torch.device = torch_xla.device()
