@@ -180,6 +180,7 @@ PUBLIC_DOORS = {
     "core_engine.plugin": (
         "API_VERSION",
         "DTYPE_BYTES",
+        "MIN_MIXED_TOKENS",
         "AdapterError",
         "BackendInfo",
         "BackendLoadError",
@@ -205,6 +206,7 @@ PUBLIC_DOORS = {
         "WorkerPlan",
         "hookimpl",
         "load_class",
+        "power_of_two_buckets",
         "runner_hookimpl",
         "worker_hookimpl",
     ),

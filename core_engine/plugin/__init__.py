@@ -43,10 +43,12 @@ from core_engine.plugin._load_class import load_class
 from core_engine.plugin._markers import hookimpl, runner_hookimpl, worker_hookimpl
 from core_engine.plugin._probe import Probe
 from core_engine.plugin._version import API_VERSION
+from core_engine.worker.bucket_shapes import MIN_MIXED_TOKENS, power_of_two_buckets
 
 __all__ = [
     "API_VERSION",
     "DTYPE_BYTES",
+    "MIN_MIXED_TOKENS",
     "AdapterError",
     "BackendInfo",
     "BackendLoadError",
@@ -72,6 +74,7 @@ __all__ = [
     "WorkerPlan",
     "hookimpl",
     "load_class",
+    "power_of_two_buckets",
     "runner_hookimpl",
     "worker_hookimpl",
 ]

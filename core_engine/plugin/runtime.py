@@ -17,6 +17,7 @@ from core_engine.sampling.base import Sampler
 from core_engine.sampling.noise import PARITY as THREEFRY_PARITY
 from core_engine.sampling.reference import ReferenceSampler
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
+from core_engine.worker.bucket_shapes import BucketShapes
 from core_engine.worker.context import RunnerContext, WorkerContext
 from core_engine.worker.device_io import DeviceIO, Download, ReadyDownload, upload_each
 from core_engine.worker.model_runner import ModelRunnerBase
@@ -42,6 +43,7 @@ __all__ = [
     "Array",
     "AttentionBackend",
     "AttentionNeeds",
+    "BucketShapes",
     "CaptureReport",
     "DenseKernel",
     "DeviceIO",

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from core_engine_sim import backend
-from core_engine_sim.buckets import BucketShapes
 
 from core_engine.backends.backend import Backend
 from core_engine.backends.selection import select_backend
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.errors import BackendUnavailable
 from core_engine.plugin import ConfigError, DetectionState, Probe, UnsupportedFeature
-from core_engine.plugin.runtime import StepKind
+from core_engine.plugin.runtime import BucketShapes, StepKind
 
 MODEL = ModelConfig(
     path="tiny",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core_engine.plugin import (
+    MIN_MIXED_TOKENS,
     BackendInfo,
     BackendOption,
     Capabilities,
@@ -20,8 +21,8 @@ from core_engine.plugin import (
     WorkerPlan,
     hookimpl,
     load_class,
+    power_of_two_buckets,
 )
-from core_engine_sim.sizes import MIN_MIXED_TOKENS, power_of_two_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

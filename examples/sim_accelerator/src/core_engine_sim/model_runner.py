@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from core_engine.plugin.runtime import (
+    BucketShapes,
     CaptureReport,
     ReferenceSampler,
     Seams,
     StepModelRunner,
 )
 from core_engine_sim.attention import make_attention
-from core_engine_sim.buckets import BucketShapes
 from core_engine_sim.device_io import SimIO
 from core_engine_sim.programs import SimPrograms
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from core_engine.plugin.runtime import CaptureReport, ReferenceSampler, Seams, StepModelRunner
-from core_engine_sim.buckets import BucketShapes
+from core_engine.plugin.runtime import BucketShapes, CaptureReport, ReferenceSampler, Seams, StepModelRunner
 from core_engine_tpu.attention import DenseXlaAttention
 from core_engine_tpu.device_io import TpuIO
 from core_engine_tpu.programs import TpuPrograms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core_engine.plugin import (
+    MIN_MIXED_TOKENS,
     BackendInfo,
     BackendOption,
     Capabilities,
@@ -20,6 +21,7 @@ from core_engine.plugin import (
     WorkerPlan,
     hookimpl,
     load_class,
+    power_of_two_buckets,
 )
 from core_engine_tpu.buckets import round_up_to_bucket
 
@@ -109,13 +111,14 @@ def _missing_software(probe: Probe) -> str | None:
     if torch_xla is None:
         return "torch_xla is not installed: pip install 'core-engine[tpu]'"
     if torch is None or not torch.startswith("2.9."):
-        return f"needs torch 2.9 (torch_xla {torch_xla} cannot be loaded into others); installed is torch {torch}"
+        return f"needs torch 2.9, the only one that torch_xla {torch_xla} fits; installed is torch {torch}"
     return None
 
 
 @hookimpl
-def capabilities(model: ModelConfig) -> Capabilities:
+def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]) -> Capabilities:
     """Declare what the compiled graphs serve."""
+    smallest = min(MIN_MIXED_TOKENS, round_up_to_bucket(config.max_num_batched_tokens))
     return Capabilities(
         dtypes=("bfloat16", "float32"),
         block_sizes=(16, 32),
@@ -126,6 +129,8 @@ def capabilities(model: ModelConfig) -> Capabilities:
         max_logprobs=min(MAX_LOGPROBS, model.vocab_size),
         prompt_logprobs=True,
         graph_capture=True,
+        # Whatever the budget turns out to be, the steps up to it are padded to these.
+        token_buckets=power_of_two_buckets(smallest, options["max_padded_tokens"]),
     )
 
 
@@ -153,8 +158,8 @@ def plan_workers(config: EngineConfig, devices: tuple[DeviceInfo, ...]) -> tuple
     """Plan one worker."""
     if config.tensor_parallel_size != 1:
         raise UnsupportedFeature(
-            f"tensor_parallel_size {config.tensor_parallel_size}: this version of the tpu backend runs a model "
-            "on one device"
+            f"tensor_parallel_size {config.tensor_parallel_size}: this version of the tpu backend runs a "
+            "model on one device"
         )
     return (WorkerPlan(rank=0, device_indices=(devices[0].index,)),)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from core_engine_sim.buckets import BucketShapes
-from core_engine_sim.sizes import power_of_two_buckets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_engine.plugin.runtime import SamplingKind, StepKind, StepShape
+from core_engine.worker.bucket_shapes import BucketShapes, power_of_two_buckets
+from core_engine.worker.shape_policy import SamplingKind, StepKind, StepShape
 
 
 def shapes_for(tokens: int, seqs: int) -> BucketShapes:

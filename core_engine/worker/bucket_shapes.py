@@ -1,13 +1,15 @@
-"""The padded shapes of the simulated device: powers of two, so that few programs serve every step."""
+"""BucketShapes: powers of two, so that few compiled programs serve every step. Torch-free."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from core_engine.plugin.runtime import SamplingKind, ShapePolicy, StepKind, StepShape
-from core_engine_sim.sizes import MIN_MIXED_TOKENS, power_of_two_buckets
+from core_engine.worker.shape_policy import SamplingKind, ShapePolicy, StepKind, StepShape
 
-__all__ = ["BucketShapes"]
+__all__ = ["MIN_MIXED_TOKENS", "BucketShapes", "power_of_two_buckets"]
+
+#: Smaller mixed steps are padded to this many tokens.
+MIN_MIXED_TOKENS = 16
 
 
 class BucketShapes(ShapePolicy):
@@ -65,3 +67,13 @@ class BucketShapes(ShapePolicy):
 
 def _at_least(buckets: tuple[int, ...], size: int) -> int:
     return buckets[bisect_left(buckets, size)]
+
+
+def power_of_two_buckets(smallest: int, limit: int) -> tuple[int, ...]:
+    """Return ``smallest``, its doubles below ``limit``, and ``limit`` itself, in rising order."""
+    buckets = []
+    size = min(smallest, limit)
+    while size < limit:
+        buckets.append(size)
+        size *= 2
+    return (*buckets, limit)
