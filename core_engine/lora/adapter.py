@@ -91,7 +91,11 @@ class AdapterFiles:
     def read(cls, folder: str) -> AdapterFiles:
         """Read the files. Raises `AdapterError` naming the one that is missing."""
         path = Path(folder)
-        if not path.is_dir():
+        try:
+            is_there = path.is_dir()
+        except (OSError, ValueError) as error:  # no path of this system: too long, or with a NUL
+            raise AdapterError(f"{folder[:80]!r} is no path: {error_line(error)[:80]}", "lora") from None
+        if not is_there:
             raise AdapterError(
                 f"there is no adapter at {folder!r}: give the folder with {CONFIG_FILE} and {WEIGHTS_FILE}",
                 "lora",
@@ -136,7 +140,7 @@ def read_stamp(folder: str) -> FileStamp | None:
     """Return the stamp of an adapter's files; None where they cannot be seen."""
     try:
         stats = [(Path(folder) / name).stat() for name in (CONFIG_FILE, WEIGHTS_FILE)]
-    except OSError:
+    except (OSError, ValueError):
         return None
     return tuple((stat.st_size, stat.st_mtime_ns, stat.st_ino) for stat in stats)
 

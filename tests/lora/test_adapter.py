@@ -99,6 +99,13 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         AdapterFiles.read(str(tmp_path))
 
 
+@pytest.mark.parametrize("folder", ["a\0b", "x" * 5000])
+def test_what_is_no_path_of_this_system_is_refused(folder: str) -> None:
+    assert read_stamp(folder) is None
+    with pytest.raises(AdapterError, match=r"no path|no adapter at"):
+        AdapterFiles.read(folder)
+
+
 def test_the_digest_covers_both_files_and_their_border(tmp_path: Path) -> None:
     first = AdapterFiles("x", b"ab", b"c").digest()
     assert AdapterFiles("y", b"ab", b"c").digest() == first
