@@ -1,7 +1,7 @@
 """What an engine is configured with: one frozen object for the settings, one for the model's facts.
 
 Both are torch-free and hold only numbers, strings and tuples, so that they cross process boundaries
-as msgpack. ``None`` means "let the engine decide"; after `core_engine.engine.resolve` no field that
+as msgpack. ``None`` means "let the engine decide"; after `core_engine.engine.settle` no field that
 the worker reads is None any more.
 """
 

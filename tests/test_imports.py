@@ -206,6 +206,7 @@ PUBLIC_DOORS = {
         "WorkerPlan",
         "hookimpl",
         "load_class",
+        "next_power_of_two",
         "power_of_two_buckets",
         "runner_hookimpl",
         "worker_hookimpl",

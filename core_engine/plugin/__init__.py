@@ -43,7 +43,7 @@ from core_engine.plugin._load_class import load_class
 from core_engine.plugin._markers import hookimpl, runner_hookimpl, worker_hookimpl
 from core_engine.plugin._probe import Probe
 from core_engine.plugin._version import API_VERSION
-from core_engine.worker.bucket_shapes import MIN_MIXED_TOKENS, power_of_two_buckets
+from core_engine.worker.bucket_shapes import MIN_MIXED_TOKENS, next_power_of_two, power_of_two_buckets
 
 __all__ = [
     "API_VERSION",
@@ -74,6 +74,7 @@ __all__ = [
     "WorkerPlan",
     "hookimpl",
     "load_class",
+    "next_power_of_two",
     "power_of_two_buckets",
     "runner_hookimpl",
     "worker_hookimpl",

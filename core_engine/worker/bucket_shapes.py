@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 from core_engine.worker.shape_policy import SamplingKind, ShapePolicy, StepKind, StepShape
 
-__all__ = ["MIN_MIXED_TOKENS", "BucketShapes", "power_of_two_buckets"]
+__all__ = ["MIN_MIXED_TOKENS", "BucketShapes", "next_power_of_two", "power_of_two_buckets"]
 
 #: Smaller mixed steps are padded to this many tokens.
 MIN_MIXED_TOKENS = 16
@@ -67,6 +67,11 @@ class BucketShapes(ShapePolicy):
 
 def _at_least(buckets: tuple[int, ...], size: int) -> int:
     return buckets[bisect_left(buckets, size)]
+
+
+def next_power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least ``number``, which is at least 1."""
+    return 1 << (number - 1).bit_length()
 
 
 def power_of_two_buckets(smallest: int, limit: int) -> tuple[int, ...]:

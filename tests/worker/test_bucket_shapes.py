@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_engine.worker.bucket_shapes import BucketShapes, power_of_two_buckets
+from core_engine.worker.bucket_shapes import BucketShapes, next_power_of_two, power_of_two_buckets
 from core_engine.worker.shape_policy import SamplingKind, StepKind, StepShape
 
 
@@ -20,6 +20,11 @@ def shapes_for(tokens: int, seqs: int) -> BucketShapes:
 )
 def test_buckets_double_up_to_the_limit(smallest: int, limit: int, buckets: tuple[int, ...]) -> None:
     assert power_of_two_buckets(smallest, limit) == buckets
+
+
+@pytest.mark.parametrize(("number", "power"), [(1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
+def test_the_next_power_of_two_is_the_number_itself_where_it_is_one(number: int, power: int) -> None:
+    assert next_power_of_two(number) == power
 
 
 def test_decode_steps_pad_their_requests() -> None:

@@ -21,6 +21,7 @@ from core_engine.plugin import (
     WorkerPlan,
     hookimpl,
     load_class,
+    next_power_of_two,
     power_of_two_buckets,
 )
 
@@ -114,7 +115,7 @@ def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str,
     Whatever computes several tokens after others in the cache is a chunk.
     """
     chunks = bool(options["mixed_batches"])
-    smallest = min(MIN_MIXED_TOKENS, _next_power_of_two(config.max_num_batched_tokens))
+    smallest = min(MIN_MIXED_TOKENS, next_power_of_two(config.max_num_batched_tokens))
     return Capabilities(
         dtypes=("bfloat16", "float32"),
         block_sizes=(16,),
@@ -137,12 +138,12 @@ def check_config(config: EngineConfig, options: Mapping[str, Any]) -> tuple[Conf
     """Keep the largest step within what the device compiles."""
     max_tokens = options["max_padded_tokens"]
     changes = []
-    if not _is_power_of_two(max_tokens):
+    if max_tokens < 1 or max_tokens != next_power_of_two(max_tokens):
         raise ConfigError(f"max_padded_tokens must be a power of two, got {max_tokens}")
     if config.max_num_seqs > max_tokens:
         reason = f"the largest compiled step has {max_tokens} tokens (option max_padded_tokens)"
         changes.append(ConfigChange(field="max_num_seqs", value=max_tokens, reason=reason))
-    budget = min(max_tokens, _next_power_of_two(config.max_num_batched_tokens))
+    budget = min(max_tokens, next_power_of_two(config.max_num_batched_tokens))
     if budget != config.max_num_batched_tokens:
         reason = f"steps are compiled for powers of two up to {max_tokens} (option max_padded_tokens)"
         changes.append(ConfigChange(field="max_num_batched_tokens", value=budget, reason=reason))
@@ -178,11 +179,3 @@ def create_model_runner(context: RunnerContext) -> ModelRunnerBase:
     """Build the model runner."""
     runner: ModelRunnerBase = load_class("core_engine_sim.model_runner:SimModelRunner")(context)
     return runner
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
-
-
-def _next_power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()

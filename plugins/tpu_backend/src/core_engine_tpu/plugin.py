@@ -21,9 +21,9 @@ from core_engine.plugin import (
     WorkerPlan,
     hookimpl,
     load_class,
+    next_power_of_two,
     power_of_two_buckets,
 )
-from core_engine_tpu.buckets import round_up_to_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +118,7 @@ def _missing_software(probe: Probe) -> str | None:
 @hookimpl
 def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]) -> Capabilities:
     """Declare what the compiled graphs serve."""
-    smallest = min(MIN_MIXED_TOKENS, round_up_to_bucket(config.max_num_batched_tokens))
+    smallest = min(MIN_MIXED_TOKENS, next_power_of_two(config.max_num_batched_tokens))
     return Capabilities(
         dtypes=("bfloat16", "float32"),
         block_sizes=(16, 32),
@@ -138,15 +138,17 @@ def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str,
 def check_config(config: EngineConfig, options: Mapping[str, Any]) -> tuple[ConfigChange, ...]:
     """Keep the largest step within what is compiled."""
     most = options["max_padded_tokens"]
-    if most < 16 or most & (most - 1):
-        raise ConfigError(f"max_padded_tokens must be a power of two of at least 16, got {most}")
+    if most < MIN_MIXED_TOKENS or most != next_power_of_two(most):
+        raise ConfigError(
+            f"max_padded_tokens must be a power of two of at least {MIN_MIXED_TOKENS}, got {most}"
+        )
     if options["memory_bytes"] < 1:
         raise ConfigError(f"memory_bytes must be at least 1, got {options['memory_bytes']}")
     changes = []
     if config.max_num_seqs > most:
         reason = f"the largest compiled step has {most} tokens (option max_padded_tokens)"
         changes.append(ConfigChange(field="max_num_seqs", value=most, reason=reason))
-    budget = min(most, round_up_to_bucket(config.max_num_batched_tokens))
+    budget = min(most, next_power_of_two(config.max_num_batched_tokens))
     if budget != config.max_num_batched_tokens:
         reason = f"steps are compiled for powers of two up to {most} (option max_padded_tokens)"
         changes.append(ConfigChange(field="max_num_batched_tokens", value=budget, reason=reason))

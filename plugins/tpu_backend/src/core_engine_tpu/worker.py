@@ -1,4 +1,4 @@
-"""TpuWorker: owns the TPU devices of one host."""
+"""TpuWorker: owns one TPU device for the life of a worker."""
 
 from __future__ import annotations
 
