@@ -240,6 +240,7 @@ def pages() -> dict[str, str]:
                 ("worker/reports.py", "ProfileReport"),
                 ("worker/reports.py", "MemoryBudget"),
                 ("worker/reports.py", "CaptureReport"),
+                ("worker/reports.py", "ProgramGroup"),
                 ("worker/reports.py", "Health"),
                 ("kv_cache/specs.py", "KVCacheSpec"),
                 ("kv_cache/specs.py", "KVCacheGroup"),

@@ -112,7 +112,7 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
             max_step_tokens=config.max_num_batched_tokens,
         )
         kv_cache_bytes = executor.initialize_cache(kv_config)
-        executor.compile_or_warm_up_model()
+        capture = executor.compile_or_warm_up_model()
         config = replace(config, max_model_len=kv_config.max_model_len)
         assert config.scheduler is not None  # settled
         scheduler = load_scheduler(config.scheduler)(config, KVCacheManager(kv_config), capabilities)
@@ -123,7 +123,11 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
             logger.warning("the worker did not shut down: %s", error)
         raise
     table = StartTable.build(
-        budget, kv_config, kv_cache_bytes=kv_cache_bytes, load_seconds=time.perf_counter() - started_s
+        budget,
+        kv_config,
+        capture,
+        kv_cache_bytes=kv_cache_bytes,
+        load_seconds=time.perf_counter() - started_s,
     )
     for line in table.lines():
         logger.info(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core_engine.kv_cache.specs import KVCacheConfig
-from core_engine.worker.reports import MemoryBudget
+from core_engine.worker.reports import CaptureReport, MemoryBudget, ProgramGroup
 
 __all__ = ["StartTable"]
 
@@ -25,10 +25,18 @@ class StartTable:
     max_model_len: int
     #: From the start of loading to ready.
     load_seconds: float
+    #: What was compiled or captured, by function.
+    programs: tuple[ProgramGroup, ...] = ()
 
     @classmethod
     def build(
-        cls, budget: MemoryBudget, config: KVCacheConfig, *, kv_cache_bytes: int, load_seconds: float
+        cls,
+        budget: MemoryBudget,
+        config: KVCacheConfig,
+        capture: CaptureReport,
+        *,
+        kv_cache_bytes: int,
+        load_seconds: float,
     ) -> StartTable:
         """Collect the numbers; ``kv_cache_bytes`` is what the runner really allocated."""
         return cls(
@@ -40,6 +48,7 @@ class StartTable:
             max_concurrency=config.max_concurrency,
             max_model_len=config.max_model_len,
             load_seconds=load_seconds,
+            programs=capture.groups,
         )
 
     def lines(self) -> list[str]:
@@ -52,6 +61,10 @@ class StartTable:
             ("concurrency", f"{self.max_concurrency:.1f}x", f"requests of {self.max_model_len:,} tokens"),
             ("load time", f"{self.load_seconds:.1f} s", ""),
         ]
+        if self.programs:
+            costs = (f"{group.name} {group.num_programs} in {group.seconds:.1f} s" for group in self.programs)
+            count = sum(group.num_programs for group in self.programs)
+            rows.insert(-1, ("programs", f"{count:,}", ", ".join(costs)))
         name_width = max(len(name) for name, _, _ in rows)
         number_width = max(len(number) for _, number, _ in rows)
         return [

@@ -33,10 +33,7 @@ class Probe:
 
     def read_text(self, path: str) -> str | None:
         """Return the text of a small file without surrounding blanks, or None when it cannot be read."""
-        try:
-            return self._under_root(path).read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            return None
+        return _read(self._under_root(path))
 
     def library(self, name: str) -> str | None:
         """Return the file name of a shared library (``"cuda"`` for libcuda), or None; nothing is loaded."""
@@ -50,10 +47,21 @@ class Probe:
             return None
 
     @cached_property
-    def pci_vendors(self) -> tuple[str, ...]:
-        """The vendor ids of all PCI devices, e.g. ("0x10de", "0x1ae0"), sorted, with repetitions."""
-        texts = (self.read_text(path) for path in self.glob("/sys/bus/pci/devices/*/vendor"))
-        return tuple(sorted(text for text in texts if text))
+    def pci_devices(self) -> tuple[tuple[str, str], ...]:
+        """The (vendor, device) ids of all PCI devices, e.g. ("0x10de", "0x2330"), sorted, with repetitions.
+
+        A vendor's id alone says little: the network card of a virtual machine may be the maker's too.
+        """
+        folders = (Path(path) for path in self.glob("/sys/bus/pci/devices/*"))
+        pairs = ((_read(folder / "vendor"), _read(folder / "device")) for folder in folders)
+        return tuple(sorted((vendor, device) for vendor, device in pairs if vendor and device))
 
     def _under_root(self, path: str) -> Path:
         return self.root / path.lstrip("/") if os.path.isabs(path) else Path(path)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None

@@ -31,6 +31,7 @@ from core_engine.worker.reports import (
     MemoryBudget,
     MemoryInfo,
     ProfileReport,
+    ProgramGroup,
 )
 from core_engine.worker.seams import Seams
 from core_engine.worker.shape_policy import ExactShapes, SamplingKind, ShapePolicy, StepKind, StepShape
@@ -76,6 +77,7 @@ __all__ = [
     "NewRequest",
     "ProfileReport",
     "ProgramBuilder",
+    "ProgramGroup",
     "Ragged",
     "ReadyDownload",
     "ReferencePagedAttention",

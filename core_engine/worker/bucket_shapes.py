@@ -6,7 +6,13 @@ from bisect import bisect_left
 
 from core_engine.worker.shape_policy import SamplingKind, ShapePolicy, StepKind, StepShape
 
-__all__ = ["MIN_MIXED_TOKENS", "BucketShapes", "next_power_of_two", "power_of_two_buckets"]
+__all__ = [
+    "MIN_MIXED_TOKENS",
+    "BucketShapes",
+    "buckets_up_to",
+    "next_power_of_two",
+    "power_of_two_buckets",
+]
 
 #: Smaller mixed steps are padded to this many tokens.
 MIN_MIXED_TOKENS = 16
@@ -18,12 +24,31 @@ class BucketShapes(ShapePolicy):
     A decode step of n requests becomes one of b ≥ n requests and as many tokens. A mixed step of n
     tokens becomes one of b ≥ n tokens and of as many requests as could share it: b, or all of them.
     So there are as many shapes as buckets, not their product.
+
+    ``token_buckets`` and ``request_buckets`` take the place of the powers of two, in rising order; those
+    that do not lie below the limit are left out, and the limit itself is always the last.
     """
 
-    def __init__(self, *, max_num_batched_tokens: int, max_num_seqs: int, max_logprobs: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        max_logprobs: int,
+        token_buckets: tuple[int, ...] | None = None,
+        request_buckets: tuple[int, ...] | None = None,
+    ) -> None:
         self.max_num_reqs = min(max_num_seqs, max_num_batched_tokens)
-        self.request_buckets = power_of_two_buckets(1, self.max_num_reqs)
-        self.token_buckets = power_of_two_buckets(MIN_MIXED_TOKENS, max_num_batched_tokens)
+        self.request_buckets = (
+            power_of_two_buckets(1, self.max_num_reqs)
+            if request_buckets is None
+            else buckets_up_to(self.max_num_reqs, request_buckets)
+        )
+        self.token_buckets = (
+            power_of_two_buckets(MIN_MIXED_TOKENS, max_num_batched_tokens)
+            if token_buckets is None
+            else buckets_up_to(max_num_batched_tokens, token_buckets)
+        )
         self._greedy = SamplingKind(all_greedy=True)
         self._random = SamplingKind(all_greedy=False, filters=True)
         self._everything = SamplingKind(
@@ -65,6 +90,11 @@ class BucketShapes(ShapePolicy):
         return StepShape(num_tokens, min(num_tokens, self.max_num_reqs), StepKind.MIXED)
 
 
+def buckets_up_to(limit: int, buckets: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ``buckets`` below ``limit``, in their rising order, and ``limit`` itself."""
+    return (*(size for size in buckets if size < limit), limit)
+
+
 def _at_least(buckets: tuple[int, ...], size: int) -> int:
     return buckets[bisect_left(buckets, size)]
 
@@ -76,9 +106,5 @@ def next_power_of_two(number: int) -> int:
 
 def power_of_two_buckets(smallest: int, limit: int) -> tuple[int, ...]:
     """Return ``smallest``, its doubles below ``limit``, and ``limit`` itself, in rising order."""
-    buckets = []
-    size = min(smallest, limit)
-    while size < limit:
-        buckets.append(size)
-        size *= 2
-    return (*buckets, limit)
+    powers = tuple(smallest << doublings for doublings in range(limit.bit_length()))
+    return buckets_up_to(limit, powers)

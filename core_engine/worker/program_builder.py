@@ -37,6 +37,12 @@ class ProgramBuilder(ABC):
     def num_programs(self) -> int:
         """Count the programs compiled so far; constant once ``capture_model`` has returned."""
 
+    def seal(self) -> None:  # noqa: B027 - only builders that can tell have something to do
+        """Hear that warm-up has ended: a program that is compiled from now on is a fault to tell of.
+
+        Not called under ``enforce_eager``, where nothing is prepared.
+        """
+
 
 class EagerPrograms(ProgramBuilder):
     """Runs the functions as they are."""

@@ -14,6 +14,7 @@ __all__ = [
     "MemoryBudget",
     "MemoryInfo",
     "ProfileReport",
+    "ProgramGroup",
 ]
 
 
@@ -62,11 +63,22 @@ class MemoryBudget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramGroup:
+    """The programs of one function ("backbone", "logits", …) that a start prepared, and the time."""
+
+    name: str
+    num_programs: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureReport:
     """What warm-up compiled or captured: programs in all, and the time."""
 
     num_programs: int
     seconds: float
+    #: The same by function, the profile run's programs included; empty where nothing is prepared.
+    groups: tuple[ProgramGroup, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tqdm import tqdm
 
 from core_engine._ragged import Ragged
 from core_engine.attention.base import AttentionNeeds
@@ -24,6 +26,7 @@ from core_engine.worker.dummy_step import dummy_step
 from core_engine.worker.input_batch import InputBatch
 from core_engine.worker.model_runner import ModelRunnerBase
 from core_engine.worker.output import FinishedStep, ModelRunnerOutput
+from core_engine.worker.program_times import ProgramTimes
 from core_engine.worker.reports import CaptureReport, LoadReport, ProfileReport
 from core_engine.worker.shape_policy import SamplingKind, StepKind, StepShape
 from core_engine.worker.step_in_flight import StepInFlight
@@ -61,7 +64,8 @@ class StepModelRunner(ModelRunnerBase):
         self._kv: KVCacheConfig | None = None
         self._batch: InputBatch | None = None
         self._in_flight: StepHandle | None = None
-        compile_program = self.seams.programs.compile
+        self._program_times = ProgramTimes(self.seams.programs)
+        compile_program = self._program_times.compile
         self._backbone = compile_program("backbone", self._run_backbone)
         self._logits = compile_program("logits", self._run_logits)
         self._sample = compile_program("sample", self.seams.sampler.sample)
@@ -149,7 +153,10 @@ class StepModelRunner(ModelRunnerBase):
         return shape.num_tokens
 
     def capture_model(self) -> CaptureReport:
-        """Run every shape with the first sampler, and every request count with every program of its own."""
+        """Run every shape with the first sampler, and every request count with every program of its own.
+
+        A bar on stderr shows the shapes of warm-ups that take longer than a second.
+        """
         started = time.perf_counter()
         shapes = self.seams.shapes.warm_up_shapes() or (
             StepShape(1, 1, StepKind.DECODE),
@@ -157,15 +164,18 @@ class StepModelRunner(ModelRunnerBase):
         )
         kinds = self.seams.shapes.warm_up_sampling_kinds() or (SamplingKind(all_greedy=True),)
         warmed: set[int] = set()
-        for shape in shapes:
+        for shape in tqdm(shapes, desc="warm-up", unit="shape", delay=1.0, leave=False, file=sys.stderr):
             is_new = shape.num_reqs not in warmed
             self._dummy(shape, kinds[0], score_prompts=is_new and self.capabilities.prompt_logprobs)
             for kind in kinds[1:] if is_new else ():
                 self._dummy(shape, kind)
             warmed.add(shape.num_reqs)
         self.seams.io.synchronize()
+        self.seams.programs.seal()
         return CaptureReport(
-            num_programs=self.seams.programs.num_programs(), seconds=time.perf_counter() - started
+            num_programs=self.seams.programs.num_programs(),
+            seconds=time.perf_counter() - started,
+            groups=self._program_times.stop(),
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:

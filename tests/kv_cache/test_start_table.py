@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.kv_cache.start_table import StartTable
-from core_engine.worker.reports import MemoryBudget
+from core_engine.worker.reports import CaptureReport, MemoryBudget, ProgramGroup
 
 
 def pool(num_blocks: int, *windows: int | None) -> KVCacheConfig:
@@ -27,7 +27,12 @@ def test_the_table_shows_where_the_memory_went() -> None:
     )
     config = pool(4 * 64 + 1, None)
 
-    table = StartTable.build(budget, config, kv_cache_bytes=100 * mib, load_seconds=1.23)
+    groups = (
+        ProgramGroup(name="backbone", num_programs=9, seconds=12.34),
+        ProgramGroup(name="sample", num_programs=12, seconds=3.0),
+    )
+    capture = CaptureReport(num_programs=21, seconds=15.4, groups=groups)
+    table = StartTable.build(budget, config, capture, kv_cache_bytes=100 * mib, load_seconds=1.23)
 
     assert table.lines() == [
         "weights      257.0 MiB",
@@ -35,6 +40,7 @@ def test_the_table_shows_where_the_memory_went() -> None:
         "KV cache     100.0 MiB  half of 202 MiB free",
         "KV tokens        4,096",
         "concurrency       4.0x  requests of 1,024 tokens",
+        "programs            21  backbone 9 in 12.3 s, sample 12 in 3.0 s",
         "load time        1.2 s",
     ]
 
@@ -45,3 +51,12 @@ def test_requests_share_the_tokens_of_a_step_and_a_window_holds_the_rest() -> No
 
     assert config.peak_blocks(1024) == 64 + 13
     assert config.max_concurrency == 3.0
+
+
+def test_a_device_that_compiles_nothing_has_no_row_for_it() -> None:
+    budget = MemoryBudget(
+        total_bytes=None, weight_bytes=1, activation_bytes=1, kv_cache_bytes=1, rule="as configured"
+    )
+    capture = CaptureReport(num_programs=0, seconds=0.1)
+    table = StartTable.build(budget, pool(9, None), capture, kv_cache_bytes=1, load_seconds=1.0)
+    assert not [line for line in table.lines() if line.startswith("programs")]

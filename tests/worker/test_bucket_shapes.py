@@ -96,3 +96,17 @@ def test_a_widened_sampler_is_prepared_and_serves_the_kind(kind: SamplingKind) -
 
 def test_a_greedy_step_pays_for_nothing_else() -> None:
     assert shapes_for(256, 64).widen(SamplingKind(all_greedy=True)) == SamplingKind(all_greedy=True)
+
+
+def test_listed_buckets_take_the_place_of_the_powers_of_two() -> None:
+    shapes = BucketShapes(
+        max_num_batched_tokens=100,
+        max_num_seqs=10,
+        max_logprobs=0,
+        token_buckets=(24, 100, 200),
+        request_buckets=(1, 4),
+    )
+    assert shapes.token_buckets == (24, 100)
+    assert shapes.request_buckets == (1, 4, 10)
+    assert shapes.pad(2, 2, StepKind.DECODE).num_reqs == 4
+    assert shapes.pad(25, 2, StepKind.MIXED).num_tokens == 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from core_engine.plugin.runtime import (
     BucketShapes,
-    CaptureReport,
     ReferenceSampler,
     Seams,
     StepModelRunner,
@@ -22,7 +21,7 @@ class SimModelRunner(StepModelRunner):
     def build_seams(self) -> Seams:
         """Return the device's parts; the sampler is core's reference, which has static shapes."""
         options = self.context.worker.options
-        self._programs = SimPrograms(self.device, strict_shapes=bool(options["strict_shapes"]))
+        programs = SimPrograms(self.device, strict_shapes=bool(options["strict_shapes"]))
         kernel, mixes = str(options["attention"]), self.capabilities.mixed_batches
         return Seams(
             shapes=BucketShapes(
@@ -32,15 +31,9 @@ class SimModelRunner(StepModelRunner):
             ),
             io=SimIO(self.device),
             attention=make_attention(self.device, kernel, mixes=mixes),
-            programs=self._programs,
+            programs=programs,
             sampler=ReferenceSampler(),
             experts="batched_mm",
             # Declared although the dense kernel cannot: what the scheduler mixes is taken apart again.
             splits_mixed_steps=kernel == "dense" and mixes,
         )
-
-    def capture_model(self) -> CaptureReport:
-        """Compile every shape; from then on a new one is a fault."""
-        report = super().capture_model()
-        self._programs.seal()
-        return report

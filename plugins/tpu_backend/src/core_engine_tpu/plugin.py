@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core_engine.plugin import (
-    MIN_MIXED_TOKENS,
     BackendInfo,
     BackendOption,
     Capabilities,
     ConfigChange,
     ConfigError,
     Detection,
-    DetectionState,
     DeviceInfo,
     EngineConfig,
     ModelConfig,
@@ -21,9 +19,9 @@ from core_engine.plugin import (
     WorkerPlan,
     hookimpl,
     load_class,
-    next_power_of_two,
-    power_of_two_buckets,
 )
+from core_engine_tpu.buckets import request_buckets, token_buckets
+from core_engine_tpu.detection import detect_tpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
 CORE_ENGINE_API = "0.1"
 
-#: Google's number in the PCI register.
-GOOGLE_PCI_VENDOR = "0x1ae0"
 #: The most log-probabilities that the compiled sampler reports per token.
 MAX_LOGPROBS = 20
 DEFAULT_MEMORY_BYTES = 2 << 30
@@ -47,10 +43,12 @@ _OPTIONS = (
         help="memory for weights, activations and KV cache where the device cannot tell (PJRT CPU)",
     ),
     BackendOption(
-        name="max_padded_tokens",
-        type="int",
-        default=512,
-        help="tokens of the largest compiled step, a power of two",
+        name="token_buckets",
+        help="tokens of the steps that are compiled, e.g. 16,64,256; by default powers of two from 16 to 512",
+    ),
+    BackendOption(
+        name="request_buckets",
+        help="requests of the decode steps that are compiled; by default powers of two",
     ),
     BackendOption(
         name="recompilation",
@@ -75,50 +73,14 @@ def option_schema() -> tuple[BackendOption, ...]:
 
 @hookimpl
 def detect(probe: Probe) -> Detection:
-    """Look for chips on the PCI bus and for a torch that torch_xla can be loaded into.
-
-    ``PJRT_DEVICE=CPU`` runs the same graphs on the host; such a backend is served when it is asked for
-    by name only.
-    """
-    refusal = _missing_software(probe)
-    if refusal is not None:
-        return Detection(state=DetectionState.UNAVAILABLE, reason=refusal)
-    if probe.environment.get("PJRT_DEVICE", "").upper() == "CPU":
-        count = int(probe.environment.get("CPU_NUM_DEVICES") or 1)
-        devices = tuple(DeviceInfo(index=index, name=f"PJRT CPU device {index}") for index in range(count))
-        return Detection(
-            state=DetectionState.BY_NAME_ONLY,
-            reason="PJRT_DEVICE=CPU: the TPU's graphs run on the host",
-            devices=devices,
-        )
-    chips = probe.pci_vendors.count(GOOGLE_PCI_VENDOR)
-    if chips == 0:
-        return Detection(
-            state=DetectionState.UNAVAILABLE,
-            reason="no TPU on the PCI bus; PJRT_DEVICE=CPU runs its graphs on the host",
-        )
-    if probe.distribution_version("libtpu") is None:
-        return Detection(
-            state=DetectionState.UNAVAILABLE,
-            reason=f"{chips} TPU chips, but libtpu is not installed: pip install 'core-engine-tpu[libtpu]'",
-        )
-    devices = tuple(DeviceInfo(index=index, name=f"TPU chip {index}") for index in range(chips))
-    return Detection(state=DetectionState.AVAILABLE, reason=f"{chips} TPU chips", devices=devices)
-
-
-def _missing_software(probe: Probe) -> str | None:
-    torch, torch_xla = probe.distribution_version("torch"), probe.distribution_version("torch_xla")
-    if torch_xla is None:
-        return "torch_xla is not installed: pip install 'core-engine[tpu]'"
-    if torch is None or not torch.startswith("2.9."):
-        return f"needs torch 2.9, the only one that torch_xla {torch_xla} fits; installed is torch {torch}"
-    return None
+    """Look for chips on the PCI bus and for a torch that torch_xla can be loaded into."""
+    return detect_tpus(probe)
 
 
 @hookimpl
 def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]) -> Capabilities:
     """Declare what the compiled graphs serve."""
-    smallest = min(MIN_MIXED_TOKENS, next_power_of_two(config.max_num_batched_tokens))
+    buckets = token_buckets(options["token_buckets"])
     return Capabilities(
         dtypes=("bfloat16", "float32"),
         block_sizes=(16, 32),
@@ -129,30 +91,24 @@ def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str,
         max_logprobs=min(MAX_LOGPROBS, model.vocab_size),
         prompt_logprobs=True,
         graph_capture=True,
-        # Whatever the budget turns out to be, the steps up to it are padded to these.
-        token_buckets=power_of_two_buckets(smallest, options["max_padded_tokens"]),
+        # A budget between two buckets is a bucket of its own.
+        token_buckets=tuple(sorted({*buckets, min(config.max_num_batched_tokens, buckets[-1])})),
     )
 
 
 @hookimpl
 def check_config(config: EngineConfig, options: Mapping[str, Any]) -> tuple[ConfigChange, ...]:
     """Keep the largest step within what is compiled."""
-    most = options["max_padded_tokens"]
-    if most < MIN_MIXED_TOKENS or most != next_power_of_two(most):
-        raise ConfigError(
-            f"max_padded_tokens must be a power of two of at least {MIN_MIXED_TOKENS}, got {most}"
-        )
     if options["memory_bytes"] < 1:
         raise ConfigError(f"memory_bytes must be at least 1, got {options['memory_bytes']}")
-    changes = []
-    if config.max_num_seqs > most:
-        reason = f"the largest compiled step has {most} tokens (option max_padded_tokens)"
-        changes.append(ConfigChange(field="max_num_seqs", value=most, reason=reason))
-    budget = min(most, next_power_of_two(config.max_num_batched_tokens))
-    if budget != config.max_num_batched_tokens:
-        reason = f"steps are compiled for powers of two up to {most} (option max_padded_tokens)"
-        changes.append(ConfigChange(field="max_num_batched_tokens", value=budget, reason=reason))
-    return tuple(changes)
+    request_buckets(options["request_buckets"])  # may refuse
+    most = token_buckets(options["token_buckets"])[-1]
+    reason = f"the largest step that is compiled has {most} tokens (option token_buckets)"
+    return tuple(
+        ConfigChange(field=field, value=most, reason=reason)
+        for field in ("max_num_seqs", "max_num_batched_tokens")
+        if getattr(config, field) > most
+    )
 
 
 @hookimpl
