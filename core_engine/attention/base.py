@@ -55,7 +55,11 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def supports(self, needs: AttentionNeeds) -> str | None:
-        """Return None when layers of this kind are served, else the reason why not."""
+        """Return None when layers of this kind are served, else the reason why not.
+
+        Called for every layer of a model before the cache of any is sized, so that a backend with
+        several kernels may choose among them by what all layers ask.
+        """
 
     @abstractmethod
     def page_bytes(self, spec: KVCacheSpec, block_size: int) -> int:

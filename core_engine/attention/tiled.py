@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from core_engine.worker.device_io import DeviceIO
     from core_engine.worker.step import HostStep
 
-__all__ = ["Cache", "TiledPagedAttention"]
-
-Cache = tuple[torch.Tensor, torch.Tensor]
+__all__ = ["TiledPagedAttention"]
 
 
 class TiledPagedAttention(AttentionBackend):
@@ -29,7 +27,8 @@ class TiledPagedAttention(AttentionBackend):
 
     Serves any device that runs torch: shapes follow from `StepShape` alone, no branch depends on
     data, and every index is a tensor. One layer's cache is a pair (keys, values) of tensors
-    ``[num_blocks, block_size, num_kv_heads, head_dim]`` and ``[…, head_dim_v]``.
+    ``[num_blocks, block_size, num_kv_heads, head_dim]`` and ``[…, head_dim_v]``; a backend with another
+    layout overrides ``page_bytes``, ``allocate``, ``block_size``, ``write`` and ``gather``.
 
     The tokens of a step are cut into tiles that belong to one request each: single tokens in decode
     steps, up to ``tile_width`` tokens in mixed ones. A tile's tokens stand at its end, so that its
@@ -72,11 +71,31 @@ class TiledPagedAttention(AttentionBackend):
         elements = block_size * spec.num_kv_heads * (spec.head_dim + spec.head_dim_v)
         return elements * DTYPE_BYTES[spec.dtype]
 
-    def allocate(self, spec: KVCacheSpec, num_blocks: int, block_size: int, io: DeviceIO) -> Cache:
+    def allocate(self, spec: KVCacheSpec, num_blocks: int, block_size: int, io: DeviceIO) -> Any:
         """Allocate the pair (keys, values)."""
         dtype: torch.dtype = getattr(torch, spec.dtype)
         pages = (num_blocks, block_size, spec.num_kv_heads)
         return io.allocate((*pages, spec.head_dim), dtype), io.allocate((*pages, spec.head_dim_v), dtype)
+
+    def block_size(self, cache: Any) -> int:
+        """Return the tokens of one block of a cache that ``allocate`` made."""
+        block_size: int = cache[0].shape[1]
+        return block_size
+
+    def write(self, cache: Any, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store each token's key and value in its slot; ``slots`` is int32 ``[T]``."""
+        for part, rows in zip(cache, (key, value), strict=True):
+            part.flatten(0, 1)[slots] = rows.to(part.dtype)
+
+    def gather(
+        self, spec: KVCacheSpec, cache: Any, tables: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values that lie in the blocks of each row of ``tables``, int32 ``[N, width]``.
+
+        Keys are ``[N, width * block_size, num_kv_heads, head_dim]``, values ``[…, head_dim_v]``.
+        """
+        keys, values = cache
+        return keys[tables].flatten(1, 2), values[tables].flatten(1, 2)
 
     def build_metadata(self, step: HostStep, group: int, block_size: int) -> Mapping[str, Array]:
         """Cut the step's tokens into tiles.
@@ -128,29 +147,23 @@ class TiledPagedAttention(AttentionBackend):
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        cache: Cache,
+        cache: Any,
         metadata: Mapping[str, torch.Tensor],
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Write, then attend tile by tile; see `AttentionBackend.forward`."""
-        keys, values = cache
         if key is not None and value is not None:
-            slots = metadata["slots"]
-            keys.flatten(0, 1)[slots] = key.to(keys.dtype)
-            values.flatten(0, 1)[slots] = value.to(values.dtype)
+            self.write(cache, metadata["slots"], key, value)
 
         block_tables, tile_tokens = metadata["block_tables"], metadata["tile_tokens"]
-        tiles_at_once = self._tiles_at_once(
-            layer, block_tables.shape[1] * keys.shape[1], tile_tokens.shape[1]
-        )
+        context = block_tables.shape[1] * self.block_size(cache)
+        tiles_at_once = self._tiles_at_once(layer, context, tile_tokens.shape[1])
         outputs = []
         for start in range(0, len(tile_tokens), tiles_at_once):
             part = slice(start, start + tiles_at_once)
             tables, positions = block_tables[metadata["tile_rows"][part]], metadata["tile_positions"][part]
-            own_keys, own_values = keys[tables].flatten(1, 2), values[tables].flatten(1, 2)
-            outputs.append(
-                self.attend(layer, query[tile_tokens[part]], own_keys, own_values, positions, sinks)
-            )
+            keys, values = self.gather(layer.spec, cache, tables)
+            outputs.append(self.attend(layer, query[tile_tokens[part]], keys, values, positions, sinks))
         return torch.cat(outputs).flatten(0, 1)[metadata["token_places"]].to(query.dtype)
 
     def _tiles_at_once(self, layer: LayerParams, context: int, tile_tokens: int) -> int:

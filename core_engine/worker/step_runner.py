@@ -88,6 +88,8 @@ class StepModelRunner(ModelRunnerBase):
         )
         self._loaded = loaded
         for layer in loaded.layers:
+            self._check(layer)
+        for layer in loaded.layers:
             self._attach(layer, loaded)
         self.model = self.seams.io.place_model(loaded.module)
         weight_bytes = loaded.weight_bytes
@@ -212,8 +214,8 @@ class StepModelRunner(ModelRunnerBase):
         tensors = self._compute(prepared.host, sample=len(prepared.sampling) > 0)
         return StepInFlight(step, prepared, self.seams.io.download(tensors), batch.commit)
 
-    def _attach(self, layer: FoundLayer, loaded: LoadedModel) -> None:
-        """Give one layer its attention object and note its cache. Raises `UnsupportedFeature`."""
+    def _check(self, layer: FoundLayer) -> None:
+        """Ask the attention backend whether it serves the layer. Raises `UnsupportedFeature`."""
         params = layer.params(self.config.dtype)
         spec, backend = params.spec, self.seams.attention
         needs = AttentionNeeds(
@@ -236,6 +238,11 @@ class StepModelRunner(ModelRunnerBase):
                 f"attention backend {backend.name!r} cannot serve layer {layer.name!r} of "
                 f"{self.context.model.architecture}: {reason}"
             )
+
+    def _attach(self, layer: FoundLayer, loaded: LoadedModel) -> None:
+        """Give one layer its attention object and note its cache."""
+        params = layer.params(self.config.dtype)
+        spec, backend = params.spec, self.seams.attention
         attention = PagedAttention(
             params, backend, self.forward_context, shares_cache_of=layer.shares_cache_of
         )
