@@ -17,9 +17,14 @@ QUESTION := What is the capital of France?
 LOWEST_VENV := .venv-lowest
 LOWEST_TESTS ?= tests/models tests/test_demo.py
 
+# core-engine-tpu has an environment of its own: torch_xla fits torch 2.9 alone, and has no wheels past Python 3.12.
+TPU := plugins/tpu_backend
+TPU_VENV := $(TPU)/.venv
+TPU_PYTHON ?= $(PYTHON)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest check docs bench build model reference clean distclean
+.PHONY: help demo test test-lowest test-tpu check docs bench build model reference clean distclean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +37,9 @@ test: test-lowest ## Run all tests, the real-model ones included
 
 test-lowest: $(LOWEST_VENV)/ready model ## Run the model tests with the lowest supported transformers
 	$(LOWEST_VENV)/bin/python -m pytest $(LOWEST_TESTS)
+
+test-tpu: $(TPU_VENV)/ready model ## Run the tests of core-engine-tpu, its graphs on the CPU
+	cd $(TPU) && PJRT_DEVICE=CPU .venv/bin/python -m pytest
 
 check: $(VENV)/ready ## Lint, formatting, types, generated reference pages
 	$(BIN)/ruff check .
@@ -64,7 +72,7 @@ clean: ## Remove what builds and tools left behind; keeps environments and the m
 	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 distclean: clean ## Remove environments and the model too
-	rm -rf $(VENV) $(LOWEST_VENV) .cache
+	rm -rf $(VENV) $(LOWEST_VENV) $(TPU_VENV) .cache
 
 $(VENV)/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit( \
@@ -82,4 +90,14 @@ $(VENV)/docs-ready: $(VENV)/ready
 # Shares everything with the main environment but transformers and what that version needs otherwise.
 $(LOWEST_VENV)/ready: $(VENV)/ready scripts/lowest_environment.py
 	$(BIN)/python scripts/lowest_environment.py $(LOWEST_VENV)
+	@touch $@
+
+# Its torch is a build for CUDA, of several gigabytes; there is no other of that version.
+$(TPU_VENV)/ready: pyproject.toml $(TPU)/pyproject.toml
+	@$(TPU_PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 12) or sys.exit( \
+	    f"torch_xla needs Python 3.11 or 3.12; $(TPU_PYTHON) is {sys.version.split()[0]}. Try: make TPU_PYTHON=python3.11")'
+	@echo "Making the environment in $(TPU_VENV): some minutes the first time"
+	$(TPU_PYTHON) -m venv $(TPU_VENV)
+	$(TPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --editable . --editable "$(TPU)[compile-check,testing]"
 	@touch $@

@@ -85,7 +85,8 @@ def _detect_host(probe: Probe) -> Detection:
 def _missing_torch(probe: Probe) -> str | None:
     torch, torch_xla = probe.distribution_version("torch"), probe.distribution_version("torch_xla")
     if torch is None or not torch.startswith("2.9."):
-        return f"needs torch 2.9, the only one that torch_xla 2.9 can be loaded into; torch here is {torch}"
+        found = torch or "not installed"
+        return f"needs torch 2.9, the only one that torch_xla 2.9 can be loaded into; torch here is {found}"
     if torch_xla is None:
         return "torch_xla is not installed: pip install 'core-engine[tpu]'"
     return None

@@ -62,6 +62,10 @@ class XlaRuntime:
         """Count the compilations since the process began."""
         return int(self._metrics.counter_value("UncachedCompile") or 0)
 
+    def fallbacks(self) -> tuple[str, ...]:
+        """Name the operators that torch has computed on the host because XLA could not."""
+        return tuple(sorted(name for name in self._metrics.counter_names() if name.startswith("aten::")))
+
     def memory(self) -> tuple[int, int] | None:
         """Return (total, used) bytes of the device, or None where it does not tell."""
         if not self.is_tpu:
