@@ -27,7 +27,7 @@ class TpuPrograms(ProgramBuilder):
     def __init__(self, runtime: XlaRuntime, *, fail_on_compilation: bool) -> None:
         self._runtime = runtime
         self._fails = fail_on_compilation
-        self._sealed_at: tuple[int, int] | None = None
+        self._is_sealed = False
 
     def compile(self, name: str, fn: F) -> F:
         """Return ``fn`` compiled by XLA."""
@@ -35,8 +35,13 @@ class TpuPrograms(ProgramBuilder):
 
         @wraps(fn)
         def program(*args: Any) -> object:
+            if not self._is_sealed:
+                return compiled(*args)
+            # Read anew each time: another engine in this process may be warming up.
+            before = self._counts()
             result = compiled(*args)
-            self._check(name, args)
+            if self._counts() != before:
+                self._tell(name, args)
             return result
 
         return cast(F, program)
@@ -50,16 +55,13 @@ class TpuPrograms(ProgramBuilder):
         return self._runtime.num_graphs()
 
     def seal(self) -> None:
-        """End warm-up."""
-        self._sealed_at = self._counts()
+        """End warm-up: from now on both counters are read around each call."""
+        self._is_sealed = True
 
     def _counts(self) -> tuple[int, int]:
         return self._runtime.num_graphs(), self._runtime.num_compilations()
 
-    def _check(self, name: str, args: tuple[Any, ...]) -> None:
-        if self._sealed_at is None or self._counts() == self._sealed_at:
-            return
-        self._sealed_at = self._counts()
+    def _tell(self, name: str, args: tuple[Any, ...]) -> None:
         shapes = ", ".join(str(list(arg.shape)) for arg in args if hasattr(arg, "shape"))
         text = f"graph {name!r} was compiled while serving, for {shapes}: warm-up did not prepare that shape"
         if self._fails:

@@ -8,37 +8,16 @@ import os
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from core_engine_tpu.runtime import XlaRuntime
 from tiny_chat_model import make_tiny_chat_model
+from xla_engine import StartEngine, make_engine
 
 from core_engine import LLM
-
-#: What every engine of these tests has unless the test says otherwise. A compilation after warm-up fails.
-SETTINGS: dict[str, Any] = {
-    "dtype": "float32",
-    "max_model_len": 96,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 32,
-    "block_size": 16,
-}
-OPTIONS = {"token_buckets": "16,32", "recompilation": "error"}
-#: Bytes of one block of the tiny model: 4 layers, keys and values, 16 tokens, 2 heads of 16 floats.
-BLOCK_BYTES = 4 * 2 * 16 * 2 * 16 * 4
-
-StartEngine = Callable[..., LLM]
-
-
-def make_engine(model: Path, backend: str = "tpu", **settings: Any) -> LLM:
-    """Start an engine with `SETTINGS`; 80 blocks hold everything that the tests ask for."""
-    options = {**OPTIONS, **settings.pop("backend_options", {})} if backend == "tpu" else {}
-    merged = {**SETTINGS, "kv_cache_bytes": 81 * BLOCK_BYTES, **settings}
-    return LLM(str(model), backend=backend, backend_options=options, **merged)
-
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
