@@ -51,6 +51,11 @@ _OPTIONS = (
         help="requests of the decode steps that are compiled; by default powers of two",
     ),
     BackendOption(
+        name="compile_cache",
+        default="auto",
+        help="folder that keeps compiled graphs between starts, or off; auto: one on a TPU, none on the host",
+    ),
+    BackendOption(
         name="recompilation",
         default="warn",
         choices=("warn", "error"),

@@ -16,7 +16,7 @@ from core_engine_tpu.runtime import XlaRuntime
 
 __all__ = ["TpuPrograms"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("core_engine.backends.tpu")
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -25,9 +27,11 @@ class XlaRuntime:
     def __init__(self) -> None:
         os.environ.setdefault(_DEVICE_VARIABLE, "TPU")
         import torch._dynamo
-        import torch_xla
-        import torch_xla.debug.metrics
-        import torch_xla.runtime
+
+        with _root_logger_kept():
+            import torch_xla
+            import torch_xla.debug.metrics
+            import torch_xla.runtime
 
         # Every bucket is a compilation of the same function; dynamo would give up after eight.
         torch._dynamo.config.recompile_limit = _MAX_GRAPHS
@@ -66,6 +70,13 @@ class XlaRuntime:
         """Name the operators that torch has computed on the host because XLA could not."""
         return tuple(sorted(name for name in self._metrics.counter_names() if name.startswith("aten::")))
 
+    def open_compile_cache(self, folder: Path) -> bool:
+        """Keep compiled graphs in ``folder``; False where this process has computed already: too late."""
+        if self._xla._XLAC._xla_computation_cache_is_initialized():
+            return False
+        self._xla.runtime.initialize_cache(str(folder))
+        return True
+
     def memory(self) -> tuple[int, int] | None:
         """Return (total, used) bytes of the device, or None where it does not tell."""
         if not self.is_tpu:
@@ -81,3 +92,14 @@ class XlaRuntime:
             yield
         finally:
             self._xla._XLAC._set_allow_execution(True)
+
+
+@contextmanager
+def _root_logger_kept() -> Iterator[None]:
+    """Take back the handler that importing torch_xla gives the root logger: all lines would show twice."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers

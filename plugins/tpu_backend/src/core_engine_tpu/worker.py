@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
+
 from core_engine.plugin.runtime import (
+    CaptureReport,
     DeviceReport,
     MemoryBudget,
     MemoryInfo,
@@ -10,9 +14,12 @@ from core_engine.plugin.runtime import (
     StepHandle,
     WorkerBase,
 )
+from core_engine_tpu.compile_cache import CompileCache, choose_cache_folder
 from core_engine_tpu.runtime import XlaRuntime
 
 __all__ = ["TpuWorker"]
+
+logger = logging.getLogger("core_engine.backends.tpu")
 
 
 class TpuWorker(WorkerBase):
@@ -23,9 +30,17 @@ class TpuWorker(WorkerBase):
     def init_device(self) -> DeviceReport:
         """Start torch_xla's client on the planned device."""
         self.device = XlaRuntime()
+        self._compile_cache = self._open_compile_cache()
         return DeviceReport(
             device=str(self.device.device), capabilities=self.context.capabilities, memory=self._memory()
         )
+
+    def compile_or_warm_up_model(self) -> CaptureReport:
+        """Compile every graph, and tell how many the compile cache had."""
+        report = super().compile_or_warm_up_model()
+        if self._compile_cache is not None:
+            self._compile_cache.log_use()
+        return report
 
     def determine_available_memory(self) -> MemoryBudget:
         """Profile the largest step; what it and the weights leave of the usable memory is for the cache.
@@ -57,3 +72,18 @@ class TpuWorker(WorkerBase):
         if memory is None:
             return MemoryInfo(total_bytes=None, free_bytes=None)
         return MemoryInfo(total_bytes=memory[0], free_bytes=memory[0] - memory[1])
+
+    def _open_compile_cache(self) -> CompileCache | None:
+        option = str(self.context.options["compile_cache"])
+        folder = choose_cache_folder(
+            option, self.context.model, is_tpu=self.device.is_tpu, environment=os.environ
+        )
+        if folder is None:
+            return None
+        if self.device.open_compile_cache(folder):
+            return CompileCache(folder)
+        logger.warning(
+            "no compile cache for %s: this process has compiled graphs before, so it is too late to open one",
+            self.context.model.path,
+        )
+        return None

@@ -19,6 +19,7 @@ from xla_engine import StartEngine, make_engine
 
 from core_engine import LLM
 
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny random chat model with a byte-level tokenizer."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from core_engine_tpu.device_io import TpuIO
+from core_engine_tpu.runtime import XlaRuntime
 from request_mix import draw_requests, tokens
 from xla_engine import runner_of
 
 from core_engine import LLM
 from core_engine.errors import CoreEngineError
 from core_engine.plugin.runtime import Array
-from core_engine_tpu.device_io import TpuIO
-from core_engine_tpu.runtime import XlaRuntime
 
 
 def test_case_08_inputs_are_prepared_without_running_anything(
@@ -33,9 +33,7 @@ def test_case_08_inputs_are_prepared_without_running_anything(
     assert prepared > 6
 
 
-def test_case_08_device_work_in_the_preparation_is_caught(
-    tpu: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_case_08_device_work_in_the_preparation_is_caught(tpu: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     def upload_and_slice(self: TpuIO, array: Array) -> torch.Tensor:
         tensor = self._runtime.upload(torch.from_numpy(np.ascontiguousarray(array)))
         return tensor[: tensor.shape[0]].cpu()

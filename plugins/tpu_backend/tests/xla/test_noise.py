@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from core_engine_tpu.runtime import XlaRuntime
 from sampling_case import keys
 
 from core_engine.sampling.noise import threefry2x32
 from core_engine.sampling.torch_noise import gumbel, noise_bits
-from core_engine_tpu.runtime import XlaRuntime
 
 IDS = torch.arange(50_000, dtype=torch.int32)[None]
 KEYS = keys(4, seed=2**63 + 5)

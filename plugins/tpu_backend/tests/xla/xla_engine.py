@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from core_engine import LLM
 from core_engine_tpu.runtime import XlaRuntime
+
+from core_engine import LLM
 
 __all__ = ["BLOCK_BYTES", "StartEngine", "graph_counts", "make_engine", "runner_of"]
 
