@@ -35,6 +35,8 @@ class ModelConfig:
     hidden_size: int
     num_layers: int
     num_attention_heads: int
+    #: Heads of keys and values; None where the config names no number that holds for all layers.
+    num_kv_heads: int | None = None
     #: The longest sequence the model was made for, in tokens; None where its config does not say.
     max_position_embeddings: int | None = None
     #: Token ids that end a sequence.

@@ -42,6 +42,7 @@ def read_model_config(config: EngineConfig) -> ModelConfig:
         hidden_size=_number(sizes, "hidden_size", files),
         num_layers=_number(sizes, "num_hidden_layers", files),
         num_attention_heads=_attention_heads(sizes),
+        num_kv_heads=_number_of_all_layers(sizes, "num_key_value_heads"),
         max_position_embeddings=_optional_number(sizes, "max_position_embeddings"),
         eos_token_ids=_eos_token_ids(full, text, files.directory),
         weight_file_bytes=sum(_size(file) for file in weights),
@@ -118,16 +119,20 @@ def _number(config: Any, name: str, files: ModelFiles) -> int:
 
 
 def _attention_heads(text: Any) -> int:
-    try:
-        value = _optional_number(text, "num_attention_heads")
-    except RuntimeError:  # transformers refuses to name one number for layers that differ
-        value = None
+    value = _number_of_all_layers(text, "num_attention_heads")
     if value is None:
         raise UnsupportedModel(
             f"{_architecture(text)} is not supported: its config names no number of attention heads that "
             "holds for all layers"
         )
     return value
+
+
+def _number_of_all_layers(config: Any, name: str) -> int | None:
+    try:
+        return _optional_number(config, name)
+    except RuntimeError:  # transformers refuses to name one number for layers that differ
+        return None
 
 
 def _optional_number(config: Any, name: str) -> int | None:

@@ -17,7 +17,9 @@ from core_engine.plugin.runtime import (
     ReadyDownload,
     upload_each,
 )
+from core_engine_tpu.faults import typed_faults
 from core_engine_tpu.runtime import XlaRuntime
+from core_engine_tpu.weights import PlacedWeights, place_weights
 
 __all__ = ["TpuIO"]
 
@@ -27,6 +29,8 @@ class TpuIO(DeviceIO):
 
     def __init__(self, runtime: XlaRuntime) -> None:
         self._runtime = runtime
+        #: What ``place_model`` did; None before.
+        self.weights: PlacedWeights | None = None
 
     def upload(self, step: HostStep) -> DeviceStep:
         """Copy each array of the step, with execution forbidden: an upload must not run a graph."""
@@ -56,14 +60,12 @@ class TpuIO(DeviceIO):
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Allocate zeroed device memory."""
-        tensor = torch.zeros(shape, dtype=dtype, device=self._runtime.device)
-        self._runtime.synchronize()
-        return tensor
+        return self._runtime.zeros(shape, dtype)
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Move the model's tensors to the device."""
-        model = model.to(self._runtime.device)
-        self._runtime.synchronize()
+        """Move the model's tensors to the device, or divide them over several."""
+        with typed_faults("the model's weights"):
+            self.weights = place_weights(model, self._runtime)
         return model
 
     def _upload_array(self, array: Array) -> torch.Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from core_engine.plugin.runtime import BucketShapes, ReferenceSampler, Seams, StepModelRunner
+from core_engine.plugin.runtime import BucketShapes, LoadReport, ReferenceSampler, Seams, StepModelRunner
 from core_engine_tpu.attention import DenseXlaAttention
 from core_engine_tpu.buckets import request_buckets, token_buckets
 from core_engine_tpu.device_io import TpuIO
 from core_engine_tpu.programs import TpuPrograms
+from core_engine_tpu.weights import RequireTensorParallelPlan
 
 __all__ = ["TpuModelRunner"]
 
@@ -21,6 +23,7 @@ class TpuModelRunner(StepModelRunner):
         """Return XLA's parts; the sampler is core's reference, which has static shapes."""
         options: Mapping[str, Any] = self.context.worker.options
         programs = TpuPrograms(self.device, fail_on_compilation=options["recompilation"] == "error")
+        self._io = TpuIO(self.device)
         return Seams(
             shapes=BucketShapes(
                 max_num_batched_tokens=self.config.max_num_batched_tokens,
@@ -29,9 +32,17 @@ class TpuModelRunner(StepModelRunner):
                 token_buckets=token_buckets(options["token_buckets"]),
                 request_buckets=request_buckets(options["request_buckets"]),
             ),
-            io=TpuIO(self.device),
+            io=self._io,
             attention=DenseXlaAttention(self.device),
             programs=programs,
             sampler=ReferenceSampler(),
+            layer_transforms=(RequireTensorParallelPlan(),) if self.device.num_devices > 1 else (),
             experts="batched_mm",
         )
+
+    def load_model(self) -> LoadReport:
+        """Load the model; the bytes reported are those on each device."""
+        report = super().load_model()
+        if self.device.num_devices == 1 or self._io.weights is None:
+            return report
+        return replace(report, weight_bytes=self._io.weights.device_bytes)

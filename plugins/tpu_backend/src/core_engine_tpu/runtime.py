@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from core_engine.plugin import EngineError
+from core_engine_tpu.runtime_spmd import Spmd, is_spmd_on
+
 __all__ = ["XlaRuntime"]
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -22,10 +25,15 @@ _MAX_GRAPHS = 4096
 
 
 class XlaRuntime:
-    """Opens the device; importing torch_xla writes variables and starts its client, so it happens here."""
+    """Opens the device; importing torch_xla writes variables and starts its client, so it happens here.
 
-    def __init__(self) -> None:
+    With more than one device, tensors and programs are divided over ``num_devices`` that look like one.
+    """
+
+    def __init__(self, num_devices: int = 1) -> None:
         os.environ.setdefault(_DEVICE_VARIABLE, "TPU")
+        if num_devices > 1:
+            Spmd.quiet_compiler()
         import torch._dynamo
 
         with _root_logger_kept():
@@ -38,11 +46,20 @@ class XlaRuntime:
         torch._dynamo.config.accumulated_recompile_limit = _MAX_GRAPHS
         self._xla: Any = torch_xla
         self._metrics: Any = torch_xla.debug.metrics
+        self.num_devices = num_devices
+        self._spmd = Spmd(num_devices) if num_devices > 1 else None
+        if self._spmd is None and is_spmd_on():
+            raise EngineError(
+                "this process divides programs over several XLA devices, and the runtime cannot go back to "
+                "one: start this model in a process of its own (--executor process does)"
+            )
         self.device: torch.device = torch_xla.device()
         self.is_tpu: bool = torch_xla.runtime.device_type() == "TPU"
 
     def compile(self, fn: F) -> F:
         """Return ``fn`` as a function that is one graph per shape of its arguments."""
+        if self._spmd is not None:
+            return self._spmd.compile(fn)
         return torch.compile(fn, backend="openxla", fullgraph=True, dynamic=False)  # type: ignore[return-value]
 
     def donate(self, tensor: torch.Tensor) -> None:
@@ -52,6 +69,21 @@ class XlaRuntime:
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a host tensor to the device."""
         return tensor.to(self.device)
+
+    def divide(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """Divide a tensor over the devices along ``dim``, or hold it whole on each (None); returns it.
+
+        To be called right after `upload`, or on a tensor that is not computed yet.
+        """
+        return tensor if self._spmd is None else self._spmd.divide(tensor, dim)
+
+    def zeros(
+        self, shape: tuple[int, ...], dtype: torch.dtype, *, divided_dim: int | None = None
+    ) -> torch.Tensor:
+        """Allocate zeroed memory, divided over the devices along ``divided_dim``."""
+        tensor = self.divide(torch.zeros(shape, dtype=dtype, device=self.device), divided_dim)
+        self.synchronize()
+        return tensor
 
     def synchronize(self) -> None:
         """Run what was recorded and wait for it."""

@@ -29,7 +29,7 @@ class TpuWorker(WorkerBase):
 
     def init_device(self) -> DeviceReport:
         """Start torch_xla's client on the planned device."""
-        self.device = XlaRuntime()
+        self.device = XlaRuntime(self.config.tensor_parallel_size)
         self._compile_cache = self._open_compile_cache()
         return DeviceReport(
             device=str(self.device.device), capabilities=self.context.capabilities, memory=self._memory()
