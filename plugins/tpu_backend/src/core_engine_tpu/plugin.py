@@ -15,13 +15,13 @@ from core_engine.plugin import (
     EngineConfig,
     ModelConfig,
     Probe,
-    UnsupportedFeature,
     WorkerPlan,
     hookimpl,
     load_class,
 )
 from core_engine_tpu.buckets import request_buckets, token_buckets
 from core_engine_tpu.detection import detect_tpus
+from core_engine_tpu.tensor_parallel import check_devices, check_heads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ _OPTIONS = (
         name="memory_bytes",
         type="int",
         default=DEFAULT_MEMORY_BYTES,
-        help="memory for weights, activations and KV cache where the device cannot tell (PJRT CPU)",
+        help="memory of each device for weights, activations and KV cache, where it cannot tell (PJRT CPU)",
     ),
     BackendOption(
         name="token_buckets",
@@ -83,7 +83,9 @@ def detect(probe: Probe) -> Detection:
 
 
 @hookimpl
-def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]) -> Capabilities:
+def capabilities(
+    devices: tuple[DeviceInfo, ...], config: EngineConfig, model: ModelConfig, options: Mapping[str, Any]
+) -> Capabilities:
     """Declare what the compiled graphs serve."""
     buckets = token_buckets(options["token_buckets"])
     return Capabilities(
@@ -98,12 +100,16 @@ def capabilities(config: EngineConfig, model: ModelConfig, options: Mapping[str,
         graph_capture=True,
         # A budget between two buckets is a bucket of its own.
         token_buckets=tuple(sorted({*buckets, min(config.max_num_batched_tokens, buckets[-1])})),
+        max_tensor_parallel_size=len(devices),
     )
 
 
 @hookimpl
-def check_config(config: EngineConfig, options: Mapping[str, Any]) -> tuple[ConfigChange, ...]:
-    """Keep the largest step within what is compiled."""
+def check_config(
+    config: EngineConfig, model: ModelConfig, devices: tuple[DeviceInfo, ...], options: Mapping[str, Any]
+) -> tuple[ConfigChange, ...]:
+    """Keep the largest step within what is compiled, and refuse heads that cannot be divided."""
+    check_heads(config, model, len(devices))
     if options["memory_bytes"] < 1:
         raise ConfigError(f"memory_bytes must be at least 1, got {options['memory_bytes']}")
     request_buckets(options["request_buckets"])  # may refuse
@@ -118,13 +124,9 @@ def check_config(config: EngineConfig, options: Mapping[str, Any]) -> tuple[Conf
 
 @hookimpl
 def plan_workers(config: EngineConfig, devices: tuple[DeviceInfo, ...]) -> tuple[WorkerPlan, ...]:
-    """Plan one worker."""
-    if config.tensor_parallel_size != 1:
-        raise UnsupportedFeature(
-            f"tensor_parallel_size {config.tensor_parallel_size}: this version of the tpu backend runs a "
-            "model on one device"
-        )
-    return (WorkerPlan(rank=0, device_indices=(devices[0].index,)),)
+    """Plan one worker that owns every device the model is divided over."""
+    chosen = check_devices(config, devices)
+    return (WorkerPlan(rank=0, device_indices=tuple(device.index for device in chosen)),)
 
 
 @hookimpl
