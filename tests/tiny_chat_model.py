@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -10,8 +11,11 @@ TEMPLATE = (
 )
 
 
-def make_tiny_chat_model(folder: Path, model_type: str = "llama") -> Path:
-    """Save the model; ids 0 to 255 are bytes, 256 and 257 the markers of a message, 258 ends a text."""
+def make_tiny_chat_model(folder: Path, model_type: str = "llama", **sizes: Any) -> Path:
+    """Save the model; ids 0 to 255 are bytes, 256 and 257 the markers of a message, 258 ends a text.
+
+    ``sizes`` are fields of its config.
+    """
     # Here, not at the top: tests without models must not pay for torch.
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -27,7 +31,8 @@ def make_tiny_chat_model(folder: Path, model_type: str = "llama") -> Path:
     tokenizer.add_special_tokens(special)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     wrapped.chat_template = TEMPLATE
-    config = make_tiny_config(model_type, vocab_size=len(vocabulary) + 5, eos_token_id=258, bos_token_id=None)
+    tokens = {"vocab_size": len(vocabulary) + 5, "eos_token_id": 258, "bos_token_id": None}
+    config = make_tiny_config(model_type, **{**tokens, **sizes})
     save_tiny_model(config, folder)
     wrapped.save_pretrained(folder)
     return folder

@@ -33,7 +33,7 @@ def test_facts_of_a_directory(make_tiny: Any) -> None:
     assert facts.architecture == "LlamaForCausalLM"
     assert (facts.model_type, facts.dtype) == ("llama", "float32")
     assert (facts.vocab_size, facts.hidden_size, facts.num_layers) == (199, 64, 4)
-    assert (facts.num_attention_heads, facts.max_position_embeddings) == (4, 256)
+    assert (facts.num_attention_heads, facts.num_kv_heads, facts.max_position_embeddings) == (4, 2, 256)
     assert facts.weight_file_bytes == (directory / "model.safetensors").stat().st_size
 
 
@@ -42,6 +42,12 @@ def test_a_multimodal_checkpoint_is_described_by_its_text_part(make_tiny: Any) -
 
     assert (facts.model_type, facts.architecture) == ("gemma3_text", "Gemma3ForCausalLM")
     assert facts.vocab_size == 199
+
+
+def test_a_config_without_a_number_of_kv_heads_leaves_it_open(make_tiny: Any) -> None:
+    facts = read(make_tiny("gpt2"))
+
+    assert (facts.num_attention_heads, facts.num_kv_heads) == (4, None)
 
 
 def test_eos_ids_are_the_union_of_both_files(make_tiny: Any) -> None:

@@ -84,12 +84,10 @@ class Spmd:
         before the next program, as a copy of the whole tensor. Here a program returns what it updated,
         and the new memory takes the place of the old.
         """
-        from functorch.compile import make_boxed_func
         from torch._dynamo.backends.common import aot_autograd
 
         def build(graph: fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
-            program: Any = make_boxed_func(_Program(graph, self))
-            return program  # type: ignore[no-any-return]
+            return _Program(graph, self)
 
         backend = aot_autograd(fw_compiler=build, keep_inference_input_mutations=True)
         return torch.compile(fn, backend=backend, fullgraph=True, dynamic=False)  # type: ignore[return-value]
@@ -131,13 +129,17 @@ class Spmd:
 class _Program:
     """One graph: compiled at its first call, when the annotations of its arguments are known."""
 
+    #: Tells aot_autograd that the arguments come as one list.
+    _boxed_call = True
+
     def __init__(self, module: fx.GraphModule, spmd: Spmd) -> None:
         self._module = module
         self._spmd = spmd
         self._updated = _take_updates(module.graph)
         self._compiled: Callable[..., Any] | None = None
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        args = tuple(arguments)
         if self._compiled is None:
             self._annotate_results(args)
             self._compiled = self._spmd.extract(self._module, args)
@@ -153,7 +155,7 @@ class _Program:
         shardings = [self._spmd.sharding_like(args[index]) for index in self._updated]
         annotated = []
         with graph.inserting_before(output):
-            for place, value in enumerate(output.args[0]):  # type: ignore[arg-type, union-attr]
+            for place, value in enumerate(output.args[0]):  # type: ignore[arg-type]
                 if not isinstance(value, fx.Node) or value.op == "placeholder":
                     annotated.append(value)
                     continue

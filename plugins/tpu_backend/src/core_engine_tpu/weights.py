@@ -67,7 +67,7 @@ def place_weights(model: torch.nn.Module, runtime: XlaRuntime) -> PlacedWeights:
                     placed[id(tensor)] = _placed(tensor, dim, runtime)
                     parts = 1 if dim is None else runtime.num_devices
                     device_bytes += tensor.numel() * tensor.element_size() // parts
-                tensors[name] = placed[id(tensor)]  # type: ignore[assignment]
+                tensors[name] = placed[id(tensor)]
     runtime.synchronize()
     weights = PlacedWeights(device_bytes, divided_share(shapes, divided))
     if runtime.num_devices > 1:
