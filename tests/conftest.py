@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from real_model_files import smollm2_folder, smollm2_gguf_file
 from tiny_chat_model import make_tiny_chat_model
 from tiny_distribution import BACKENDS, add_distribution
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-MODELS = REPOSITORY / ".cache" / "models"
 
 # Set before any module reads them. No test may ask a model hub; tiny models gain nothing from threads, and
 # on a busy machine the threads of one step wait for each other's time slices.
@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The folder of SmolLM2-135M-Instruct in bfloat16 safetensors (mark the test ``real_model``)."""
-    return _existing("CORE_ENGINE_TEST_MODEL", MODELS / "SmolLM2-135M-Instruct")
+    return smollm2_folder()
 
 
 @pytest.fixture(scope="session")
@@ -50,13 +50,4 @@ def sim_installed(sim_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
     """The same model as one 4-bit GGUF file (mark the test ``real_model``)."""
-    folder = MODELS / "SmolLM2-135M-Instruct-GGUF"
-    return _existing("CORE_ENGINE_TEST_GGUF", folder / "SmolLM2-135M-Instruct.Q4_1.gguf")
-
-
-def _existing(variable: str, default: Path) -> Path:
-    path = Path(os.environ.get(variable) or default)
-    if not path.exists():
-        # Not a skip: a run without the real model must not look like a pass.
-        pytest.fail(f"{path} is missing: run `make model`, or point {variable} at a copy", pytrace=False)
-    return path
+    return smollm2_gguf_file()

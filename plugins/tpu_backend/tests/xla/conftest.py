@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from core_engine_tpu.runtime import XlaRuntime
+from real_model_files import smollm2_folder
 from tiny_chat_model import make_tiny_chat_model
 from xla_engine import StartEngine, make_engine
 
@@ -24,6 +25,12 @@ from core_engine import LLM
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny random chat model with a byte-level tokenizer."""
     return make_tiny_chat_model(tmp_path_factory.mktemp("models") / "tiny-chat")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of SmolLM2-135M-Instruct (mark the test ``real_model``)."""
+    return smollm2_folder()
 
 
 @pytest.fixture(scope="session")
