@@ -62,8 +62,9 @@ bench: $(VENV)/ready model ## Measure throughput, latency and the distance to tr
 	$(BIN)/python benchmarks/versus_transformers.py $(MODEL)
 	$(BIN)/python benchmarks/drafts.py $(MODEL)
 
-build: $(VENV)/ready ## Build the sdist and the wheel into dist/
+build: $(VENV)/ready ## Build the sdists and wheels of core-engine and core-engine-tpu into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist $(TPU)
 
 model: $(VENV)/ready ## Bring SmolLM2-135M-Instruct into .cache/models
 	@test -d $(MODEL) || $(BIN)/python scripts/get_demo_model.py > /dev/null

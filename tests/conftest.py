@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from real_model_files import smollm2_folder, smollm2_gguf_file
 from tiny_chat_model import make_tiny_chat_model
-from tiny_distribution import BACKENDS, add_distribution
+from tiny_distribution import BACKENDS, add_distribution, show_distribution
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -41,10 +41,7 @@ def sim_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sim_installed(sim_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the simulated accelerator an installed backend, here and in child processes."""
-    sources = REPOSITORY / "examples" / "sim_accelerator" / "src"
-    monkeypatch.syspath_prepend(sim_site)
-    inherited = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, filter(None, (sim_site, sources, inherited)))))
+    show_distribution(sim_site, REPOSITORY / "examples" / "sim_accelerator" / "src", monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import email.parser
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
-import venv
 import zipfile
 from collections.abc import Iterable
-from email.message import Message
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from clean_environment import (
+    REPOSITORY,
+    build_wheel,
+    install_wheels,
+    make_environment,
+    read_metadata,
+    run_core_engine,
+    run_python,
+)
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import core_engine
-
-REPOSITORY = Path(__file__).resolve().parents[1]
 
 #: What the light part of core-engine needs; torch and transformers are left out on purpose.
 LIGHT_DEPENDENCIES = ("pluggy", "importlib-metadata", "msgspec", "numpy")
@@ -31,27 +32,18 @@ LIGHT_DEPENDENCIES = ("pluggy", "importlib-metadata", "msgspec", "numpy")
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the checkout with the build backend that is installed here."""
-    target = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), "."]
-    result = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    (path,) = target.glob("*.whl")
-    return path
+    return build_wheel(REPOSITORY, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
-def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with the wheel and its light dependencies, and nothing else."""
+def clean_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and its light dependencies, and nothing else."""
     target = tmp_path_factory.mktemp("clean")
-    venv.create(target, with_pip=False)
-    python = target / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
-    result = subprocess.run([*install, str(wheel)], capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    (site,) = target.glob("lib/python*/site-packages")
+    site = make_environment(target)
+    install_wheels(target, str(wheel))
     for name in _with_requirements(LIGHT_DEPENDENCIES):
         _link_distribution(name, site)
-    return python
+    return target
 
 
 def _with_requirements(names: Iterable[str]) -> set[str]:
@@ -75,19 +67,6 @@ def _link_distribution(name: str, site: Path) -> None:
     tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
     for top in tops:
         (site / top).symlink_to(Path(str(distribution.locate_file(top))))
-
-
-def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run in the clean environment, away from the checkout and from the variables of this process."""
-    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "TMPDIR", "HOME")}
-    folder = python.parents[1]
-    return subprocess.run([python, *arguments], cwd=folder, env=kept, capture_output=True, text=True)
-
-
-def read_metadata(wheel: Path) -> Message:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        return email.parser.Parser().parsestr(archive.read(name).decode())
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -139,36 +118,36 @@ def test_the_lowest_transformers_stands_in_one_place() -> None:
         assert not re.search(rf"transformers\W+{re.escape(version)}\b", text), file
 
 
-def test_import_works_without_torch(clean_python: Path) -> None:
-    result = run(
-        clean_python, "-c", "import core_engine; print(core_engine.__version__, core_engine.__file__)"
+def test_import_works_without_torch(clean_environment: Path) -> None:
+    result = run_python(
+        clean_environment, "-c", "import core_engine; print(core_engine.__version__, core_engine.__file__)"
     )
     assert result.returncode == 0, result.stderr
     version, file = result.stdout.split()
     assert version == core_engine.__version__
-    assert str(clean_python.parents[1]) in file
+    assert str(clean_environment) in file
 
 
-def test_vendors_light_door_works_without_torch(clean_python: Path) -> None:
-    result = run(clean_python, "-c", "from core_engine.plugin import *; print(API_VERSION)")
+def test_vendors_light_door_works_without_torch(clean_environment: Path) -> None:
+    result = run_python(clean_environment, "-c", "from core_engine.plugin import *; print(API_VERSION)")
     assert result.returncode == 0, result.stderr
 
 
-def test_help_lists_the_commands_without_torch(clean_python: Path) -> None:
-    result = run(clean_python, str(clean_python.with_name("core-engine")), "--help")
+def test_help_lists_the_commands_without_torch(clean_environment: Path) -> None:
+    result = run_core_engine(clean_environment, "--help")
     assert result.returncode == 0, result.stderr
     for command in ("generate", "chat", "bench", "backends", "doctor"):
         assert command in result.stdout
 
 
-def test_version_is_printed_by_the_command_and_by_the_module(clean_python: Path) -> None:
-    by_command = run(clean_python, str(clean_python.with_name("core-engine")), "--version")
-    by_module = run(clean_python, "-m", "core_engine", "--version")
+def test_version_is_printed_by_the_command_and_by_the_module(clean_environment: Path) -> None:
+    by_command = run_core_engine(clean_environment, "--version")
+    by_module = run_python(clean_environment, "-m", "core_engine", "--version")
     assert by_command.stdout == by_module.stdout == f"core-engine {core_engine.__version__}\n"
 
 
-def test_backends_lists_cpu_without_torch(clean_python: Path) -> None:
-    result = run(clean_python, "-m", "core_engine", "backends", "--json")
+def test_backends_lists_cpu_without_torch(clean_environment: Path) -> None:
+    result = run_python(clean_environment, "-m", "core_engine", "backends", "--json")
     rows = json.loads(result.stdout)
     assert [row["name"] for row in rows] == ["cpu"], result.stderr
     assert {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 BACKENDS = "core_engine.backends"
 EXTENSIONS = "core_engine.extensions"
@@ -27,3 +30,10 @@ def add_distribution(
     (info / "entry_points.txt").write_text("\n".join(lines))
     for module, source in (modules or {}).items():
         (site / f"{module}.py").write_text(source)
+
+
+def show_distribution(site: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make what ``site`` names and ``sources`` holds installed, here and in child processes."""
+    monkeypatch.syspath_prepend(site)
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, filter(None, (site, sources, inherited)))))

@@ -3,72 +3,42 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import sysconfig
-import venv
 from pathlib import Path
-from typing import Any
 
 import pytest
+from clean_environment import (
+    REPOSITORY,
+    build_wheel,
+    install_wheels,
+    link_installed,
+    listed_backends,
+    make_environment,
+    run_core_engine,
+)
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 PROMPTS = ("The capital of France is", "def fibonacci(n):")
-
-
-def build(project: Path, target: Path) -> None:
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), "."]
-    result = subprocess.run(command, cwd=project, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.fixture(scope="session")
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the two wheels and what is installed here, this checkout's core-engine left out."""
     wheels, target = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("clean")
-    build(REPOSITORY, wheels)
-    build(REPOSITORY / "examples" / "sim_accelerator", wheels)
-    venv.create(target, with_pip=False)
-    python = str(target / "bin" / "python")
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
-    result = subprocess.run([*command, *map(str, wheels.glob("*.whl"))], capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    (site,) = target.glob("lib/python*/site-packages")
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith(("core_engine", "_editable")) and not (site / entry.name).exists():
-            (site / entry.name).symlink_to(entry)
+    build_wheel(REPOSITORY, wheels)
+    build_wheel(REPOSITORY / "examples" / "sim_accelerator", wheels)
+    link_installed(make_environment(target))
+    install_wheels(target, "core-engine-sim", wheels=wheels)
     return target
 
 
-def core_engine(environment: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the installed command, away from the checkout and from the variables of this process."""
-    kept = {
-        key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR", "OMP_NUM_THREADS") if key in os.environ
-    }
-    return subprocess.run(
-        [str(environment / "bin" / "core-engine"), *arguments],
-        cwd=environment,
-        env={**kept, "HF_HUB_OFFLINE": "1", **variables},
-        capture_output=True,
-        text=True,
-    )
-
-
-def listed(environment: Path, *arguments: str, **variables: str) -> dict[str, Any]:
-    """What ``core-engine backends --json`` says, by name."""
-    result = core_engine(environment, "backends", "--json", *arguments, **variables)
-    assert result.returncode == 0, result.stderr
-    return {row["name"]: row for row in json.loads(result.stdout)}
-
-
 def selected(environment: Path, *arguments: str, **variables: str) -> str:
-    (name,) = [n for n, row in listed(environment, *arguments, **variables).items() if row["selected"]]
+    (name,) = [
+        n for n, row in listed_backends(environment, *arguments, **variables).items() if row["selected"]
+    ]
     return name
 
 
 def test_it_is_found(clean_environment: Path) -> None:
-    row = listed(clean_environment)["sim"]
+    row = listed_backends(clean_environment)["sim"]
     assert (row["distribution"], row["state"], row["priority"]) == ("core-engine-sim", "available", 50)
     assert len(row["devices"]) == 2
     assert row["heavy_modules"] == []
@@ -96,7 +66,7 @@ def test_it_answers_with_the_cpu_backends_tokens(clean_environment: Path, smollm
     arguments += ["--max-model-len", "128", "--max-num-seqs", "4", "--max-num-batched-tokens", "32"]
     token_ids = []
     for backend in ("sim", "cpu"):
-        result = core_engine(
+        result = run_core_engine(
             clean_environment, "generate", str(smollm2), *arguments, CORE_ENGINE_BACKEND=backend
         )
         assert result.returncode == 0, result.stderr

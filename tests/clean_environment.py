@@ -1,0 +1,102 @@
+"""Environments that hold built wheels and nothing of the checkout, and commands that run in one."""
+
+from __future__ import annotations
+
+import email.parser
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "REPOSITORY",
+    "build_wheel",
+    "install_wheels",
+    "link_installed",
+    "listed_backends",
+    "make_environment",
+    "read_metadata",
+    "run_core_engine",
+    "run_python",
+]
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+#: What the processes of a clean environment inherit of this one's variables.
+_KEPT_VARIABLES = ("PATH", "LANG", "HOME", "TMPDIR", "OMP_NUM_THREADS")
+
+
+def build_wheel(project: Path, folder: Path) -> Path:
+    """Build the wheel of ``project`` into ``folder`` with the build backend that is installed here."""
+    before = set(folder.glob("*.whl"))
+    _run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), "."], project)
+    (path,) = set(folder.glob("*.whl")) - before
+    return path
+
+
+def read_metadata(wheel: Path) -> Message:
+    """Return the fields of the wheel's METADATA."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.parser.Parser().parsestr(archive.read(name).decode())
+
+
+def make_environment(folder: Path) -> Path:
+    """Make an environment without pip; return its site-packages."""
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    return site
+
+
+def link_installed(site: Path) -> None:
+    """Show ``site`` all that is installed here but for this checkout's distributions."""
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(("core_engine", "_editable")) and not (site / entry.name).exists():
+            (site / entry.name).symlink_to(entry)
+
+
+def install_wheels(environment: Path, *requirements: str, wheels: Path | None = None) -> None:
+    """Let pip install ``requirements`` without a package index.
+
+    With ``wheels``, a folder, they are looked up there and their own requirements must be met; without
+    it they are paths, and their requirements are not looked at.
+    """
+    python = str(environment / "bin" / "python")
+    source = ["--no-deps"] if wheels is None else ["--find-links", str(wheels)]
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index", *source]
+    _run([*command, *requirements], environment)
+
+
+def run_python(environment: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the environment's Python, away from the checkout and from the variables of this process."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return subprocess.run(
+        [str(environment / "bin" / "python"), *arguments],
+        cwd=environment,
+        env={**kept, "HF_HUB_OFFLINE": "1", **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+def run_core_engine(environment: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed command; see `run_python`."""
+    return run_python(environment, str(environment / "bin" / "core-engine"), *arguments, **variables)
+
+
+def listed_backends(environment: Path, *arguments: str, **variables: str) -> dict[str, Any]:
+    """Return what ``core-engine backends --json`` says, by name."""
+    result = run_core_engine(environment, "backends", "--json", *arguments, **variables)
+    assert result.returncode == 0, result.stderr
+    return {row["name"]: row for row in json.loads(result.stdout)}
+
+
+def _run(command: list[str], folder: Path) -> None:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
