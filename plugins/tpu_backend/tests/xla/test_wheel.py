@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from clean_environment import (
     run_python,
 )
 
+PLUGIN = REPOSITORY / "plugins" / "tpu_backend"
 FEW_GRAPHS = [
     *("--dtype", "float32", "--max-num-seqs", "1", "--max-model-len", "64", "--kv-cache-bytes", "1M"),
     *("--max-num-batched-tokens", "16"),
@@ -29,7 +31,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheels of core-engine and core-engine-tpu."""
     folder = tmp_path_factory.mktemp("wheels")
     build_wheel(REPOSITORY, folder)
-    build_wheel(REPOSITORY / "plugins" / "tpu_backend", folder)
+    build_wheel(PLUGIN, folder)
     return folder
 
 
@@ -42,9 +44,26 @@ def clean_environment(wheels: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return target
 
 
-def test_the_wheel_declares_what_it_needs(wheels: Path) -> None:
-    (wheel,) = wheels.glob("core_engine_tpu-*.whl")
+@pytest.fixture(scope="session")
+def wheel(wheels: Path) -> Path:
+    """The wheel of core-engine-tpu."""
+    (path,) = wheels.glob("core_engine_tpu-*.whl")
+    return path
+
+
+def test_the_wheel_holds_the_package_its_types_and_the_licence(wheel: Path) -> None:
+    package = PLUGIN / "src" / "core_engine_tpu"
+    modules = {path.relative_to(package.parent).as_posix() for path in package.rglob("*.py")}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (licence,) = [name for name in names if name.endswith("dist-info/licenses/LICENSE")]
+        assert archive.read(licence) == (REPOSITORY / "LICENSE").read_bytes()
+    assert {name for name in names if ".dist-info/" not in name} == {*modules, "core_engine_tpu/py.typed"}
+
+
+def test_the_wheel_declares_what_it_needs(wheel: Path) -> None:
     fields = read_metadata(wheel)
+    assert fields["License-Expression"] == "Apache-2.0"
     assert fields["Requires-Python"] == "<3.13,>=3.11"
     required = {line for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line}
     assert {"torch<2.10,>=2.9", "torch-xla==2.9.0"} <= required
