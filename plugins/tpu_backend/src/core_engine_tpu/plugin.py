@@ -98,6 +98,8 @@ def capabilities(
         max_logprobs=min(MAX_LOGPROBS, model.vocab_size),
         prompt_logprobs=True,
         graph_capture=True,
+        lora=True,
+        draft_tokens=True,
         # A budget between two buckets is a bucket of its own.
         token_buckets=tuple(sorted({*buckets, min(config.max_num_batched_tokens, buckets[-1])})),
         max_tensor_parallel_size=len(devices),
