@@ -1,4 +1,4 @@
-"""Adapters that take turns in two slots, beside guesses from the requests' own text: no graph of their own."""
+"""Adapters that take turns in two slots, beside drafts: neither needs a graph of its own."""
 
 from __future__ import annotations
 
