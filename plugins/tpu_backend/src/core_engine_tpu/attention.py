@@ -1,54 +1,78 @@
-"""Dense static attention over the paged cache, for XLA devices without the Pallas kernel."""
+"""TpuAttention: the attention kernel where it can serve a model, dense attention where it cannot."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import torch
 
+from core_engine.plugin import UnsupportedFeature
 from core_engine.plugin.runtime import (
+    Array,
+    AttentionBackend,
     AttentionNeeds,
     DeviceIO,
+    HostStep,
     KVCacheSpec,
     LayerParams,
-    ReferencePagedAttention,
 )
+from core_engine_tpu.dense import DenseAttention
+from core_engine_tpu.pallas import PallasAttention
 from core_engine_tpu.runtime import XlaRuntime
 
-__all__ = ["DenseXlaAttention"]
+__all__ = ["TpuAttention"]
 
-Cache = tuple[torch.Tensor, torch.Tensor]
-
-#: The dimension of the caches that holds heads.
-_HEADS = 2
+logger = logging.getLogger(__name__)
 
 
-class DenseXlaAttention(ReferencePagedAttention):
-    """Core's reference attention with the caches donated to the graph that updates them."""
+class TpuAttention(AttentionBackend):
+    """Serves all layers of a model by one of two backends with caches of one kind.
 
-    name = "xla-dense"
+    ``choice`` is the option ``attention``: "pallas" takes the kernel or fails with the reason, "dense" never
+    takes it, "auto" takes it on a TPU unless one of the model's layers is not for it. One model has one
+    kind of cache, because layers of several groups share caches.
+    """
 
-    def __init__(self, runtime: XlaRuntime) -> None:
-        super().__init__()
-        self._runtime = runtime
+    def __init__(self, runtime: XlaRuntime, choice: str, *, max_num_seqs: int, max_model_len: int) -> None:
+        if choice == "pallas" and not runtime.runs_pallas:
+            raise UnsupportedFeature(
+                f"attention=pallas: the kernel runs on a TPU, and this process computes on {runtime.device}; "
+                "take attention=auto or attention=dense"
+            )
+        self._must_be_kernel = choice == "pallas"
+        self._dense = DenseAttention(runtime)
+        self._chosen: AttentionBackend = self._dense
+        if choice != "dense" and runtime.runs_pallas:
+            runtime.prepare_kernels()
+            self._chosen = PallasAttention(runtime, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the backend that serves."""
+        return self._chosen.name
 
     def supports(self, needs: AttentionNeeds) -> str | None:
-        """Serve what the reference serves, if the devices divide the K/V heads."""
-        num_devices = self._runtime.num_devices
-        if needs.num_kv_heads % num_devices:
-            return f"its {needs.num_kv_heads} K/V heads cannot be divided over {num_devices} devices"
-        return super().supports(needs)
+        """Serve by the kernel what it can, else all layers of the model densely."""
+        refusal = self._chosen.supports(needs)
+        if refusal is None or self._chosen is self._dense or self._must_be_kernel:
+            return refusal
+        logger.warning("attention is dense, which gathers all that a request may hold: %s", refusal)
+        self._chosen = self._dense
+        return self._dense.supports(needs)
 
     def page_bytes(self, spec: KVCacheSpec, block_size: int) -> int:
-        """Return the bytes of one block's keys and values on each device."""
-        return super().page_bytes(spec, block_size) // self._runtime.num_devices
+        """See `AttentionBackend.page_bytes`."""
+        return self._chosen.page_bytes(spec, block_size)
 
-    def allocate(self, spec: KVCacheSpec, num_blocks: int, block_size: int, io: DeviceIO) -> Cache:
-        """Allocate the pair (keys, values), divided over the devices by heads."""
-        dtype: torch.dtype = getattr(torch, spec.dtype)
-        pages = (num_blocks, block_size, spec.num_kv_heads)
-        keys = self._runtime.zeros((*pages, spec.head_dim), dtype, divided_dim=_HEADS)
-        return keys, self._runtime.zeros((*pages, spec.head_dim_v), dtype, divided_dim=_HEADS)
+    def allocate(self, spec: KVCacheSpec, num_blocks: int, block_size: int, io: DeviceIO) -> torch.Tensor:
+        """See `AttentionBackend.allocate`."""
+        cache: torch.Tensor = self._chosen.allocate(spec, num_blocks, block_size, io)
+        return cache
+
+    def build_metadata(self, step: HostStep, group: int, block_size: int) -> Mapping[str, Array]:
+        """See `AttentionBackend.build_metadata`."""
+        return self._chosen.build_metadata(step, group, block_size)
 
     def forward(
         self,
@@ -56,12 +80,9 @@ class DenseXlaAttention(ReferencePagedAttention):
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        cache: Cache,
+        cache: torch.Tensor,
         metadata: Mapping[str, torch.Tensor],
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Donate the caches that this layer writes, then attend; see `AttentionBackend.forward`."""
-        if key is not None:
-            for part in cache:
-                self._runtime.donate(part)
-        return super().forward(layer, query, key, value, cache, metadata, sinks)
+        """See `AttentionBackend.forward`."""
+        return self._chosen.forward(layer, query, key, value, cache, metadata, sinks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_engine.plugin import Detection, DetectionState, DeviceInfo, Probe
 
-__all__ = ["detect_tpus"]
+__all__ = ["HOST_DEVICE", "detect_tpus"]
 
 #: Google's number in the PCI register; its virtual network cards have it too, so the device counts as well.
 GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -19,6 +19,8 @@ TPU_PCI_DEVICES = {
 }
 #: Each core of the oldest chips is a device of its own.
 TWO_CORE_CHIPS = frozenset({"0x0027"})
+#: What the host is called where it stands for a TPU.
+HOST_DEVICE = "PJRT CPU device"
 #: What a TPU needs beside torch_xla: its driver library, and the compiler front end of its attention kernel.
 TPU_SOFTWARE = ("libtpu", "jax", "jaxlib")
 
@@ -78,7 +80,7 @@ def _detect_host(probe: Probe) -> Detection:
     return Detection(
         state=DetectionState.BY_NAME_ONLY,
         reason="PJRT_DEVICE=CPU: the TPU's graphs run on the host",
-        devices=tuple(DeviceInfo(index=i, name=f"PJRT CPU device {i}") for i in range(int(text))),
+        devices=tuple(DeviceInfo(index=i, name=f"{HOST_DEVICE} {i}") for i in range(int(text))),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from core_engine.plugin.runtime import BucketShapes, LoadReport, ReferenceSampler, Seams, StepModelRunner
-from core_engine_tpu.attention import DenseXlaAttention
+from core_engine_tpu.attention import TpuAttention
 from core_engine_tpu.buckets import request_buckets, token_buckets
 from core_engine_tpu.device_io import TpuIO
 from core_engine_tpu.programs import TpuPrograms
@@ -33,7 +33,12 @@ class TpuModelRunner(StepModelRunner):
                 request_buckets=request_buckets(options["request_buckets"]),
             ),
             io=self._io,
-            attention=DenseXlaAttention(self.device),
+            attention=TpuAttention(
+                self.device,
+                options["attention"],
+                max_num_seqs=self.config.max_num_seqs,
+                max_model_len=self.config.max_model_len or self.context.model.max_position_embeddings or 1,
+            ),
             programs=programs,
             sampler=ReferenceSampler(),
             layer_transforms=(RequireTensorParallelPlan(),) if self.device.num_devices > 1 else (),

@@ -20,7 +20,8 @@ from core_engine.plugin import (
     load_class,
 )
 from core_engine_tpu.buckets import request_buckets, token_buckets
-from core_engine_tpu.detection import detect_tpus
+from core_engine_tpu.detection import HOST_DEVICE, detect_tpus
+from core_engine_tpu.kernel_limits import kernel_block_sizes
 from core_engine_tpu.tensor_parallel import check_devices, check_heads
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ _OPTIONS = (
     BackendOption(
         name="request_buckets",
         help="requests of the decode steps that are compiled; by default powers of two",
+    ),
+    BackendOption(
+        name="attention",
+        default="auto",
+        choices=("auto", "pallas", "dense"),
+        help="the Pallas kernel, dense attention, or the kernel on a TPU wherever it serves the model",
     ),
     BackendOption(
         name="compile_cache",
@@ -88,9 +95,12 @@ def capabilities(
 ) -> Capabilities:
     """Declare what the compiled graphs serve."""
     buckets = token_buckets(options["token_buckets"])
+    # Dense attention has no preference, and small blocks share more prefixes.
+    is_dense = options["attention"] == "dense" or devices[0].name.startswith(HOST_DEVICE)
+    longest = 1 if is_dense else config.max_model_len or model.max_position_embeddings or 1
     return Capabilities(
         dtypes=("bfloat16", "float32"),
-        block_sizes=(16, 32),
+        block_sizes=kernel_block_sizes(config.max_num_seqs, longest),
         chunked_prefill=True,
         mixed_batches=True,
         prefix_caching=True,

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 
 from core_engine.plugin import EngineError
+from core_engine_tpu.pallas_kernel import check_jax
+from core_engine_tpu.runtime_kernels import ragged_paged_attention
 from core_engine_tpu.runtime_spmd import Spmd, is_spmd_on
 
 __all__ = ["XlaRuntime"]
@@ -65,6 +67,52 @@ class XlaRuntime:
     def donate(self, tensor: torch.Tensor) -> None:
         """Let the graph under way overwrite the memory of ``tensor``."""
         torch.ops.xla.dynamo_set_buffer_donor_(tensor, True)
+
+    @property
+    def runs_pallas(self) -> bool:
+        """Tell whether the graphs of this process are for a TPU, which runs Pallas kernels."""
+        return self.is_tpu
+
+    def prepare_kernels(self) -> None:
+        """Make the kernels ready to be traced. Raises `BackendLoadError` where jax cannot be imported."""
+        check_jax()
+
+    def ragged_paged_attention(
+        self,
+        query: torch.Tensor,
+        pages: torch.Tensor,
+        kv_lens: torch.Tensor,
+        page_indices: torch.Tensor,
+        query_start: torch.Tensor,
+        num_seqs: torch.Tensor,
+        *,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None,
+        pages_at_once: int,
+        queries_at_once: int,
+    ) -> torch.Tensor:
+        """Attend by the Pallas kernel; traces anywhere, runs on a TPU.
+
+        ``query`` is ``[T, num_heads, head_dim]``, ``pages`` as in `KVLayout`, and int32 are ``kv_lens``
+        ``[R]``, ``page_indices`` ``[R, width]``, ``query_start`` ``[R + 1]`` and ``num_seqs`` ``[1]``. Only
+        the first ``num_seqs`` rows count, and none of them has more queries than keys. Returns the shape
+        of ``query``; rows of tokens that no request owns are arbitrary, NaN included.
+        """
+        attended: torch.Tensor = ragged_paged_attention(
+            query,
+            pages,
+            kv_lens,
+            page_indices,
+            query_start,
+            num_seqs,
+            scale,
+            sliding_window,
+            soft_cap,
+            pages_at_once,
+            queries_at_once,
+        )
+        return attended
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a host tensor to the device."""

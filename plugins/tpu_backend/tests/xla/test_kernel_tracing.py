@@ -1,0 +1,92 @@
+"""The attention kernel is traced on a machine without a TPU, into the call that a TPU's compiler reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch_xla.core.xla_model as xm
+from attention_graph import AttentionGraph, TpuStandIn
+from core_engine_tpu.pallas_kernel import KernelCall, lower_kernel
+
+from core_engine.testing.attention_case import AttentionCase
+
+NUM_LAYERS = 2
+
+
+@pytest.fixture(scope="module")
+def tpu_stand_in() -> TpuStandIn:
+    return TpuStandIn()
+
+
+def graph_of(runtime: TpuStandIn, **layer: Any) -> AttentionGraph:
+    case = AttentionCase([(30, 1), (0, 9)], pad=(16, 4), device=runtime.device, **layer)
+    return AttentionGraph(runtime, case, NUM_LAYERS, "pallas")
+
+
+def test_dynamo_traces_one_whole_graph_with_one_call_a_layer(tpu_stand_in: TpuStandIn) -> None:
+    graph = graph_of(tpu_stand_in, num_heads=9, num_kv_heads=3, head_dim=64, dtype="bfloat16")
+    traced: list[torch.fx.GraphModule] = []
+
+    def record(module: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        traced.append(module)
+        return module.forward
+
+    with torch.no_grad():
+        compiled = torch.compile(graph.run, backend=record, fullgraph=True, dynamic=False)
+        result = compiled(*graph.arguments)
+    (module,) = traced
+    kernel = torch.ops.core_engine_tpu.ragged_paged_attention
+    assert [node.target for node in module.graph.nodes].count(kernel) == NUM_LAYERS
+    text = xm.get_stablehlo([result, *graph.caches])
+    assert text.count("@tpu_custom_call") == NUM_LAYERS
+    assert text.count('"stablehlo.scatter"') == NUM_LAYERS
+    # Padded: 9 heads of 64 in groups of 3 to 12 of 128, 3 K/V heads to 4.
+    assert "tensor<16x12x128xbf16>" in text
+    assert "16x8x128xbf16>" in text
+
+
+def call(**change: Any) -> KernelCall:
+    settings: dict[str, Any] = {
+        "queries": (16, 4, 128),
+        "pages": (8, 16, 4, 128),
+        "tables": (4, 8),
+        "dtype": "bfloat16",
+        "scale": 0.125,
+        "sliding_window": None,
+        "soft_cap": None,
+        "pages_at_once": 4,
+        "queries_at_once": 16,
+    }
+    return KernelCall(**{**settings, **change})
+
+
+def test_equal_calls_are_lowered_once() -> None:
+    lower_kernel(call())
+    before = lower_kernel.cache_info()
+    lower_kernel(call())
+    after = lower_kernel.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"scale": 0.25}, {"sliding_window": 9}, {"soft_cap": 2.0}, {"pages_at_once": 2}, {"dtype": "float32"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_is_constant_is_part_of_the_payload(change: dict[str, Any]) -> None:
+    assert lower_kernel(call(**change)) != lower_kernel(call())
+
+
+def test_lowering_leaves_the_tpu_to_torch_xla_and_is_quiet() -> None:
+    import jax
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        payload = lower_kernel(call(scale=0.5))
+    assert payload.startswith('{"custom_call_config": {"body": "')
+    assert {device.platform for device in jax.devices()} == {"cpu"}
+    assert jax.config.jax_platforms is None
