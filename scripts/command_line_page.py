@@ -24,6 +24,7 @@ Characters that stdout's encoding lacks are written as `\\uXXXX`.
 | 0 | the command did its work |
 | 1 | `backends` and `doctor`: some plugin failed, but the choice is usable |
 | 1 | `generate` and `chat`: an answer ended with an error, which stderr names; the others are whole |
+| 1 | `compile-check`: some graph does not compile, or the model does not fit |
 | 1 | any command: a bug, whose traceback is on stderr |
 | 2 | what was asked for cannot be done, and one line on stderr says why |
 | 130 | stopped by Ctrl-C |

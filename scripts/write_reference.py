@@ -231,6 +231,7 @@ def pages() -> dict[str, str]:
                 ("plugin/_backend_types.py", "ConfigChange"),
                 ("plugin/_backend_types.py", "WorkerPlan"),
                 ("plugin/_capabilities.py", "Capabilities"),
+                ("plugin/_compile_types.py", "CompiledGraph"),
                 ("config.py", "ModelConfig"),
                 ("worker/context.py", "WorkerContext"),
                 ("worker/context.py", "RunnerContext"),

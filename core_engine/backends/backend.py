@@ -15,7 +15,13 @@ from core_engine.backends.installed import InstalledPlugin
 from core_engine.backends.options import OptionValue, check_schema, parse_options
 from core_engine.backends.plugin_code import describe_failure, describe_value, prints_to_stderr
 from core_engine.config import EngineConfig, ModelConfig
-from core_engine.errors import BackendLoadError, ContractError, CoreEngineError, did_you_mean
+from core_engine.errors import (
+    BackendLoadError,
+    ContractError,
+    CoreEngineError,
+    UnsupportedFeature,
+    did_you_mean,
+)
 from core_engine.hookspecs.model_runner import ModelRunnerApi
 from core_engine.hookspecs.worker import WorkerApi
 from core_engine.plugin._backend_types import (
@@ -28,6 +34,7 @@ from core_engine.plugin._backend_types import (
     WorkerPlan,
 )
 from core_engine.plugin._capabilities import Capabilities
+from core_engine.plugin._compile_types import CompiledGraph, SizePool
 from core_engine.plugin._probe import Probe
 from core_engine.sampling.params import SamplingParams
 
@@ -183,6 +190,29 @@ class Backend:
         if len({fact for fact, _ in rows}) < len(rows):
             raise self._broken("doctor_rows", "each fact once", rows)
         return cast("tuple[tuple[str, str], ...]", rows)
+
+    def compile_target(self, target: str, texts: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
+        """Return the devices that ``target`` names; ``texts`` are the backend's options as given.
+
+        Raises `UnsupportedFeature` for a backend without the compile check.
+        """
+        if not (self._implements("compile_target") and self._implements("compile_check")):
+            raise UnsupportedFeature(f"{self} offers no compile check: it can only run where its device is")
+        devices = self._call_tuple(
+            "compile_target", DeviceInfo, target=target, options=self.parse_options(texts)
+        )
+        if not devices or any(not device.memory_bytes for device in devices):
+            raise self._broken("compile_target", "at least one device, each with memory_bytes", devices)
+        return devices
+
+    def compile_check(
+        self, context: WorkerContext, target: str, size_pool: SizePool
+    ) -> tuple[CompiledGraph, ...]:
+        """Compile the engine of ``context`` for ``target``."""
+        with torch_autoload_off():
+            return self._call_tuple(
+                "compile_check", CompiledGraph, context=context, target=target, size_pool=size_pool
+            )
 
     def _implements(self, hook: str) -> bool:
         return bool(getattr(self._manager.hook, hook).get_hookimpls())

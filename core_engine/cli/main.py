@@ -42,6 +42,11 @@ COMMANDS = (
     Command("chat", "talk with a model", "core_engine.cli.chat"),
     Command("bench", "measure throughput and latency", "core_engine.cli.bench"),
     Command("backends", "list the backends and which one is chosen", "core_engine.cli.backends"),
+    Command(
+        "compile-check",
+        "compile a model for devices that are not here, and see what fits",
+        "core_engine.cli.compile_check",
+    ),
     Command("doctor", "examine the installation and explain the choice", "core_engine.cli.doctor"),
 )
 

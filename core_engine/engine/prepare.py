@@ -31,14 +31,15 @@ class SettledEngine:
     features: FeatureTable
 
 
-def settle_engine(config: EngineConfig, selection: Selection) -> SettledEngine:
+def settle_engine(config: EngineConfig, selection: Selection, *, weights: bool = True) -> SettledEngine:
     """Read the model's facts, and settle ``config`` for the backend that ``selection`` chose.
 
+    With ``weights=False`` the model need not have any.
     Raises `ModelError` for the model's files, `ConfigError` for settings that cannot work, and
     `PluginError` when a plugin fails.
     """
     backend, devices = selection.backend, selection.detection.devices
-    model = read_model_config(config)
+    model = read_model_config(config, weights=weights)
     capabilities = backend.capabilities(devices, config, model)
     settled, features = settle_config(config, model, capabilities, backend.name)
     settled, changes = backend.check_config(settled, model, devices)

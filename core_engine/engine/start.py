@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from core_engine._log import show_log
@@ -17,13 +18,21 @@ from core_engine.errors import CoreEngineError
 from core_engine.executor.start import create_executor
 from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.plan import plan_kv_cache
+from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
 from core_engine.kv_cache.start_table import StartTable
 from core_engine.plugin import Capabilities
 from core_engine.scheduler.check import StepChecker
 from core_engine.scheduler.plugins import load_scheduler
 from core_engine.worker.context import WorkerContext
 
-__all__ = ["PreparedEngine", "StartedEngine", "prepare_engine", "start_engine"]
+__all__ = [
+    "PreparedEngine",
+    "StartedEngine",
+    "prepare_engine",
+    "prepare_selected",
+    "size_pool",
+    "start_engine",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +76,17 @@ def prepare_engine(config: EngineConfig) -> PreparedEngine:
     `ConfigError` for settings that cannot work.
     """
     show_log()
-    selection = select_backend(config.backend)
+    return prepare_selected(config, select_backend(config.backend))
+
+
+def prepare_selected(config: EngineConfig, selection: Selection, *, weights: bool = True) -> PreparedEngine:
+    """Prepare an engine on a backend that is already chosen; see `prepare_engine`.
+
+    With ``weights=False`` the model's weights may be missing.
+    """
     selection.log()
     backend, devices = selection.backend, selection.detection.devices
-    settled = settle_engine(config, selection)
+    settled = settle_engine(config, selection, weights=weights)
     for line in settled.features.lines():
         logger.info(line)
     plans = backend.plan_workers(settled.config, devices)
@@ -103,14 +119,7 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
         executor.load_model()
         specs = executor.get_kv_cache_spec()
         budget = executor.determine_available_memory()
-        kv_config = plan_kv_cache(
-            specs,
-            available_bytes=budget.kv_cache_bytes,
-            block_size=config.block_size or capabilities.block_sizes[0],
-            max_model_len=config.max_model_len,
-            longest_model_len=longest_sequence(config, model, capabilities),
-            max_step_tokens=config.max_num_batched_tokens,
-        )
+        kv_config = size_pool(config, model, capabilities, specs, budget.kv_cache_bytes)
         kv_cache_bytes = executor.initialize_cache(kv_config)
         capture = executor.compile_or_warm_up_model()
         config = replace(config, max_model_len=kv_config.max_model_len)
@@ -136,6 +145,24 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
     )
     core = EngineCore(executor, scheduler, checker)
     return StartedEngine(core, config, model, capabilities, prepared.selection, features, table)
+
+
+def size_pool(
+    config: EngineConfig,
+    model: ModelConfig,
+    capabilities: Capabilities,
+    specs: Mapping[str, KVCacheSpec | str],
+    kv_cache_bytes: int,
+) -> KVCacheConfig:
+    """Return the KV-cache pool of a settled ``config`` in ``kv_cache_bytes``. Raises `DoesNotFit`."""
+    return plan_kv_cache(
+        specs,
+        available_bytes=kv_cache_bytes,
+        block_size=config.block_size or capabilities.block_sizes[0],
+        max_model_len=config.max_model_len,
+        longest_model_len=longest_sequence(config, model, capabilities),
+        max_step_tokens=config.max_num_batched_tokens,
+    )
 
 
 def _narrow(prepared: PreparedEngine, capabilities: Capabilities) -> tuple[EngineConfig, FeatureTable]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         WorkerPlan,
     )
     from core_engine.plugin._capabilities import Capabilities
+    from core_engine.plugin._compile_types import CompiledGraph, SizePool
     from core_engine.plugin._probe import Probe
     from core_engine.sampling.params import SamplingParams
     from core_engine.worker.context import RunnerContext, WorkerContext
@@ -116,4 +117,26 @@ class BackendSpec:
     @backend_hookspec(firstresult=True)
     def doctor_rows(self, probe: Probe) -> tuple[tuple[str, str], ...]:
         """Return (fact, value) pairs of the backend's own for ``core-engine doctor``."""
+        raise NotImplementedError
+
+    @backend_hookspec(firstresult=True)
+    def compile_target(self, target: str, options: Options) -> tuple[DeviceInfo, ...]:
+        """Return the devices that ``target`` names, which need not be there, each with its memory.
+
+        Raise `ConfigError` with the possible targets for an unknown one. ``core-engine compile-check``
+        settles an engine for these devices. Left out, with ``compile_check``, means that the backend
+        offers no such check.
+        """
+        raise NotImplementedError
+
+    @backend_hookspec(firstresult=True)
+    def compile_check(
+        self, context: WorkerContext, target: str, size_pool: SizePool
+    ) -> tuple[CompiledGraph, ...]:
+        """Compile every graph of the engine for ``target``, without its devices and without weights.
+
+        Build what a start builds for ``context``, ask ``size_pool`` once for the KV cache, and return the
+        graphs of warm-up in their order. A graph that does not compile stands among them with its
+        error. Raise `UnsupportedFeature` where the compiler is not installed.
+        """
         raise NotImplementedError

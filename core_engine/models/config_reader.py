@@ -17,10 +17,11 @@ from core_engine.models.shards import check_shards
 __all__ = ["read_model_config"]
 
 
-def read_model_config(config: EngineConfig) -> ModelConfig:
+def read_model_config(config: EngineConfig, *, weights: bool = True) -> ModelConfig:
     """Read the facts of ``config.model``: a directory, a ``.gguf`` file or a hub id.
 
-    A multimodal checkpoint is described by its text part. Raises `ModelNotFound`, `ModelLoadError` (a
+    A multimodal checkpoint is described by its text part. With ``weights=False`` nothing is asked of its
+    weights, which may be missing. Raises `ModelNotFound`, `ModelLoadError` (a
     damaged config, weights in pickle files, code of its own that was not allowed) or `UnsupportedModel`.
     """
     files = locate_model(config.model, config.revision)
@@ -29,7 +30,7 @@ def read_model_config(config: EngineConfig) -> ModelConfig:
     )
     text = text_causal_lm(full)
     _refuse_quantized(full)
-    weights = _weight_files(files, config)
+    weight_files = _weight_files(files, config) if weights else []
     sizes = text.get_text_config()
     return ModelConfig(
         path=config.model,
@@ -45,7 +46,7 @@ def read_model_config(config: EngineConfig) -> ModelConfig:
         num_kv_heads=_number_of_all_layers(sizes, "num_key_value_heads"),
         max_position_embeddings=_optional_number(sizes, "max_position_embeddings"),
         eos_token_ids=_eos_token_ids(full, text, files.directory),
-        weight_file_bytes=sum(_size(file) for file in weights),
+        weight_file_bytes=sum(_size(file) for file in weight_files),
     )
 
 

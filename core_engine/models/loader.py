@@ -68,8 +68,9 @@ def load_model(
     for LoRA adapters where ``config.max_loras`` is not 0. ``experts`` names how
     transformers computes the experts of mixture models: "grouped_mm", "batched_mm" (static shapes) or
     "eager"; None takes grouped_mm where torch has it, which is the fastest on CPU, else eager.
-    ``weight_device`` is where weights are read to. ``progress`` shows a bar on stderr for loads that
-    take longer than a second.
+    ``weight_device`` is where weights are read to; on "meta" none are read, and the model has shapes and
+    data types only (its experts are computed by "batched_mm"). ``progress`` shows a bar on stderr for
+    loads that take longer than a second.
 
     Raises `UnsupportedModel` before any weight is read (or fetched), `ModelLoadError` for weights that
     are missing, unexpected, of another shape or damaged.
@@ -90,24 +91,28 @@ def load_model(
         for step in transforms:
             replaced[step.name] = step.apply(model, config, facts)
 
-    source = WeightSource(
-        directory=Path(facts.directory),
-        gguf_file=facts.gguf_file,
-        hub_id=locate_model(config.model, config.revision).hub_id,
-        revision=config.revision,
-        allow_pickled=config.allow_pickled_weights,
-        is_part_of_multimodal=text is not full,
-    )
-    model = read_weights(
-        type(meta_model),
-        meta_model.config,
-        source,
-        dtype=torch_dtype,
-        device=weight_device,
-        experts=experts,
-        transform=transform,
-        progress=progress,
-    )
+    if weight_device == "meta":
+        model = meta_model.requires_grad_(False)
+        transform(model)
+    else:
+        source = WeightSource(
+            directory=Path(facts.directory),
+            gguf_file=facts.gguf_file,
+            hub_id=locate_model(config.model, config.revision).hub_id,
+            revision=config.revision,
+            allow_pickled=config.allow_pickled_weights,
+            is_part_of_multimodal=text is not full,
+        )
+        model = read_weights(
+            type(meta_model),
+            meta_model.config,
+            source,
+            dtype=torch_dtype,
+            device=weight_device,
+            experts=experts,
+            transform=transform,
+            progress=progress,
+        )
     longest = config.max_model_len or facts.max_position_embeddings
     if longest is not None:
         fix_longrope(model, longest)
@@ -135,5 +140,9 @@ def _make_backbone(model: torch.nn.Module, backbone_name: str) -> BackboneFuncti
 
 
 def _weight_bytes(model: torch.nn.Module) -> int:
-    tensors = {tensor.data_ptr(): tensor for tensor in (*model.parameters(), *model.buffers())}
+    # Tensors without data have no address; those that are tied are one object.
+    tensors = {
+        id(tensor) if tensor.is_meta else tensor.data_ptr(): tensor
+        for tensor in (*model.parameters(), *model.buffers())
+    }
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -39,6 +39,7 @@ from core_engine.plugin._backend_types import (
     WorkerPlan,
 )
 from core_engine.plugin._capabilities import Capabilities
+from core_engine.plugin._compile_types import CompiledGraph, SizePool
 from core_engine.plugin._load_class import load_class
 from core_engine.plugin._markers import hookimpl, runner_hookimpl, worker_hookimpl
 from core_engine.plugin._probe import Probe
@@ -54,6 +55,7 @@ __all__ = [
     "BackendLoadError",
     "BackendOption",
     "Capabilities",
+    "CompiledGraph",
     "ConfigChange",
     "ConfigError",
     "ContractError",
@@ -68,6 +70,7 @@ __all__ = [
     "ModelConfig",
     "OutOfDeviceMemory",
     "Probe",
+    "SizePool",
     "StepTimeout",
     "UnsupportedFeature",
     "UnsupportedModel",

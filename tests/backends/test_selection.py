@@ -358,7 +358,7 @@ def test_a_marked_function_that_is_no_hook_is_refused(site: PluginSite) -> None:
 def test_a_hook_of_a_newer_api_may_be_marked_optional(site: PluginSite) -> None:
     extra = """
     @hookimpl(optionalhook=True)
-    def compile_check(config):
+    def warm_start(config):
         return True
     """
     site.add_backend("tpu", backend_source("tpu", extra=extra))

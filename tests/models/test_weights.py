@@ -230,3 +230,35 @@ def test_a_gguf_file_loads_like_its_safetensors(smollm2: Path, smollm2_gguf: Pat
     # The safetensors copy was made from the same file and rounded to bfloat16.
     assert (expected - found).abs().max() < 0.5
     assert expected.argmax(-1).tolist() == found.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_without_weights_has_the_shapes_and_the_bytes_of_one_with_them(
+    make_tiny: Any, tied: bool
+) -> None:
+    directory = make_tiny("llama", tie_word_embeddings=tied)
+    whole = load(directory, "bfloat16")
+    (directory / "model.safetensors").unlink()
+    config = EngineConfig(model=str(directory))
+    facts = read_model_config(config, weights=False)
+    empty = load_model(config, facts, dtype="bfloat16", weight_device="meta", progress=False)
+
+    assert all(tensor.is_meta for tensor in empty.module.state_dict().values())
+    assert {name: tensor.shape for name, tensor in empty.module.state_dict().items()} == {
+        name: tensor.shape for name, tensor in whole.module.state_dict().items()
+    }
+    assert empty.weight_bytes == whole.weight_bytes
+    assert empty.layers == whole.layers
+
+
+def test_transforms_are_applied_to_a_model_without_weights(make_tiny: Any) -> None:
+    class Renamed(LayerTransform):
+        name = "renamed"
+
+        def apply(self, model: torch.nn.Module, config: Any, facts: Any) -> int:
+            model.model.norm = torch.nn.Identity()  # type: ignore[union-attr]
+            return 1
+
+    model = load(make_tiny("llama"), weight_device="meta", transforms=(Renamed(),))
+    assert model.replaced == {"renamed": 1}
+    assert not model.module.get_submodule("model.norm").state_dict()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_engine.plugin import Detection, DetectionState, DeviceInfo, Probe
 
-__all__ = ["HOST_DEVICE", "detect_tpus"]
+__all__ = ["HOST_DEVICE", "detect_tpus", "missing_for_compile_check"]
 
 #: Google's number in the PCI register; its virtual network cards have it too, so the device counts as well.
 GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -49,6 +49,19 @@ def detect_tpus(probe: Probe) -> Detection:
             "pip install 'core-engine[tpu]'"
         )
     return _visible(devices, probe)
+
+
+def missing_for_compile_check(probe: Probe) -> str | None:
+    """Say what is missing for compiling for absent TPUs, and how to get it; None where all is there."""
+    if (refusal := _missing_torch(probe)) is not None:
+        return f"the compile check {refusal}" if refusal.startswith("needs") else refusal
+    missing = [name for name in TPU_SOFTWARE if probe.distribution_version(name) is None]
+    if not missing:
+        return None
+    return (
+        f"the compile check needs {' and '.join(missing)}, not installed here: "
+        "pip install 'core-engine-tpu[compile-check]'"
+    )
 
 
 def _kinds_of(vendor: str, device: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from core_engine.plugin import (
     BackendInfo,
     BackendOption,
     Capabilities,
+    CompiledGraph,
     ConfigChange,
     ConfigError,
     Detection,
@@ -15,12 +16,15 @@ from core_engine.plugin import (
     EngineConfig,
     ModelConfig,
     Probe,
+    SizePool,
+    UnsupportedFeature,
     WorkerPlan,
     hookimpl,
     load_class,
 )
 from core_engine_tpu.buckets import request_buckets, token_buckets
-from core_engine_tpu.detection import HOST_DEVICE, detect_tpus
+from core_engine_tpu.chips import parse_target
+from core_engine_tpu.detection import HOST_DEVICE, detect_tpus, missing_for_compile_check
 from core_engine_tpu.kernel_limits import kernel_block_sizes
 from core_engine_tpu.tensor_parallel import check_devices, check_heads
 
@@ -153,3 +157,20 @@ def create_model_runner(context: RunnerContext) -> ModelRunnerBase:
     """Build the model runner."""
     runner: ModelRunnerBase = load_class("core_engine_tpu.model_runner:TpuModelRunner")(context)
     return runner
+
+
+@hookimpl
+def compile_target(target: str) -> tuple[DeviceInfo, ...]:
+    """Return the chips of ``KIND:AxB``."""
+    return parse_target(target).devices()
+
+
+@hookimpl
+def compile_check(context: WorkerContext, target: str, size_pool: SizePool) -> tuple[CompiledGraph, ...]:
+    """Compile the engine's graphs with libtpu, which needs no TPU for that."""
+    missing = missing_for_compile_check(Probe())
+    if missing is not None:
+        raise UnsupportedFeature(missing)
+    compile_engine = load_class("core_engine_tpu.compile_check:compile_engine")
+    graphs: tuple[CompiledGraph, ...] = compile_engine(context, parse_target(target), size_pool)
+    return graphs
