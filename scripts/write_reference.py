@@ -1,7 +1,7 @@
 """Write the reference pages that are made from the source: hooks, values, settings, errors.
 
 The pages are committed, so that they can be read without a build; ``--check`` fails when one is out
-of date. The source is parsed, not imported, but for the shell's parsers and the CPU backend's options::
+of date. The source is parsed, not imported, but for the shell's parsers and the light modules of backends::
 
     python scripts/write_reference.py
     python scripts/write_reference.py --check
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from command_line_page import command_line_page
-
-from core_engine.backends.cpu.plugin import option_schema
+from options_page import BACKENDS, options_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "core_engine"
@@ -194,26 +193,6 @@ def errors_page() -> str:
     )
 
 
-def cpu_options_page() -> str:
-    """Return the options of the built-in backend, from its own schema."""
-    rows = ["| Option | Type | Default | Choices | Meaning |", "| --- | --- | --- | --- | --- |"]
-    for option in option_schema():
-        default = "" if option.default is None else f"`{option.default}`"
-        choices = ", ".join(f"`{choice}`" for choice in option.choices)
-        rows.append(f"| `{option.name}` | `{option.type}` | {default} | {choices} | {cell(option.help)} |")
-    return "\n".join(
-        [
-            NOTICE,
-            "# Options of the cpu backend\n",
-            "Given as `--backend-option name=value` in the shell, once per option, and as\n"
-            '`LLM(..., backend_options={"name": "value"})` in Python. What `threads` does beside busy '
-            "processes is told in [](../how-to/measure-speed.md).\n",
-            *rows,
-            "",
-        ]
-    )
-
-
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
@@ -265,7 +244,7 @@ def pages() -> dict[str, str]:
             "The options of one request. What they do is explained in [](../explanation/sampling.md).",
             [("sampling/params.py", "SamplingParams")],
         ),
-        "cpu-options.md": cpu_options_page(),
+        **{f"{backend.name}-options.md": f"{NOTICE}\n{options_page(backend)}" for backend in BACKENDS},
         "errors.md": errors_page(),
         "command-line.md": f"{NOTICE}\n{command_line_page()}",
     }
