@@ -79,6 +79,15 @@ def test_every_variable_that_the_source_names_is_documented() -> None:
     assert {name for name in named if f"`{name}`" not in documented} == set()
 
 
+def test_every_variable_that_the_tpu_plugin_reads_is_documented() -> None:
+    modules = REPOSITORY.glob("plugins/tpu_backend/src/**/*.py")
+    source = "".join(path.read_text(encoding="utf-8") for path in modules)
+    read = set(re.findall(r'environ(?:ment)?\.(?:get|setdefault)\("([A-Z_]+)"', source))
+    page = (REPOSITORY / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
+    assert {"PJRT_DEVICE", "TPU_VISIBLE_CHIPS"} <= read
+    assert {name for name in read if f"`{name}`" not in page} == set()
+
+
 def test_every_variable_of_openmp_that_the_source_names_is_documented() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in REPOSITORY.glob("core_engine/**/*.py"))
     named = set(re.findall(r"\b(?:OMP|GOMP)_[A-Z]+(?:_[A-Z]+)*\b", source))
