@@ -50,6 +50,8 @@ def test_case_14_doctor_tells_it_as_well() -> None:
     result = core_engine("doctor")
     assert result.returncode == 0, result.stderr
     assert f"state: unavailable: {REASON}" in result.stdout
+    assert "  libtpu: not installed\n" in result.stdout
+    assert "  PJRT_DEVICE: (unset)\n" in result.stdout
 
 
 def test_case_14_the_cpu_answers_and_tells_that_it_was_passed_over(tiny_model: Path) -> None:

@@ -25,6 +25,7 @@ from core_engine.plugin import (
 from core_engine_tpu.buckets import request_buckets, token_buckets
 from core_engine_tpu.chips import parse_target
 from core_engine_tpu.detection import HOST_DEVICE, detect_tpus, missing_for_compile_check
+from core_engine_tpu.doctor import tpu_facts
 from core_engine_tpu.kernel_limits import kernel_block_sizes
 from core_engine_tpu.tensor_parallel import check_devices, check_heads
 
@@ -143,6 +144,12 @@ def plan_workers(config: EngineConfig, devices: tuple[DeviceInfo, ...]) -> tuple
     """Plan one worker that owns every device the model is divided over."""
     chosen = check_devices(config, devices)
     return (WorkerPlan(rank=0, device_indices=tuple(device.index for device in chosen)),)
+
+
+@hookimpl
+def doctor_rows(probe: Probe) -> tuple[tuple[str, str], ...]:
+    """Tell the versions and variables that decide what runs."""
+    return tpu_facts(probe)
 
 
 @hookimpl
