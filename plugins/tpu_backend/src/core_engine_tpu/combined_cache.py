@@ -25,6 +25,10 @@ def write_slots(cache: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, val
     num_heads, head_dim = cache.shape[2] // 2, cache.shape[3]
     heads = [pad_rows(rows, num_heads, head_dim) for rows in (key, value)]
     rows = torch.stack(heads, dim=2).flatten(1, 2)
+    if rows.shape[0] == 1:
+        # XLA makes a single row an update of a slice, merges that into the read that follows, and on the host
+        # copies the whole cache then (measured). A second row, into the null block, keeps it a scatter.
+        slots, rows = torch.cat([slots, torch.zeros_like(slots)]), torch.cat([rows, rows])
     cache.flatten(0, 1)[slots] = rows.to(cache.dtype)
 
 
