@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
+import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from attention_graph import AttentionGraph
 from core_engine_tpu.runtime import XlaRuntime
@@ -27,6 +30,16 @@ def test_case_07_a_graph_takes_over_the_memory_of_every_cache_that_it_writes(run
     with torch.no_grad():
         runtime.compile(graph.run)(*graph.arguments)
     assert num_aliases() - before == NUM_LAYERS
+
+
+def test_case_07_a_single_row_is_scattered_as_two(runtime: XlaRuntime) -> None:
+    # XLA's CPU compiler would write one on a copy of the whole cache: 100 times the step of a large cache.
+    case = AttentionCase([(20, 1)], device=runtime.device)
+    graph = AttentionGraph(runtime, case, 1, "dense")
+    with torch.no_grad():
+        text = xm.get_stablehlo([graph.run(*graph.arguments), *graph.caches])
+    (rows,) = re.findall(r"\}\) : \(tensor<\d+x4x32xf32>, tensor<2x1xi\d+>, tensor<(\d+)x4x32xf32>\)", text)
+    assert rows == "2"
 
 
 def test_each_layer_of_an_engine_has_one_cache(tpu: LLM) -> None:

@@ -32,6 +32,7 @@ class HostRuntime:
 
 RUNTIME = cast(XlaRuntime, HostRuntime())
 STEPS = {
+    "one decode": [(7, 1)],
     "decodes": [(0, 1), (15, 1), (16, 1), (40, 1)],
     "prefill": [(0, 37)],
     "mixed": [(30, 1), (0, 20), (5, 18), (12, 1)],

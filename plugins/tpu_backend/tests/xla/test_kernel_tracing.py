@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch_xla.core.xla_model as xm
 from attention_graph import AttentionGraph, TpuStandIn
+from compile_for_tpu import compile_for_tpu
 from core_engine_tpu.pallas_kernel import KernelCall, lower_kernel
 
 from core_engine.testing.attention_case import AttentionCase
@@ -90,3 +91,23 @@ def test_lowering_leaves_the_tpu_to_torch_xla_and_is_quiet() -> None:
     assert payload.startswith('{"custom_call_config": {"body": "')
     assert {device.platform for device in jax.devices()} == {"cpu"}
     assert jax.config.jax_platforms is None
+
+
+@pytest.mark.parametrize("target", ["v5e:1x1", "v6e:1x1"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "dtype": "bfloat16"},
+        {"num_heads": 4, "num_kv_heads": 1, "head_dim": 256, "dtype": "bfloat16", "soft_cap": 3.0},
+        {"num_heads": 8, "num_kv_heads": 4, "head_dim": 80, "dtype": "float32", "sliding_window": 9},
+    ],
+    ids=["padded heads", "one wide head", "window in float32"],
+)
+def test_a_tpus_compiler_takes_the_graph(
+    tpu_stand_in: TpuStandIn, target: str, layer: dict[str, Any]
+) -> None:
+    graph = graph_of(tpu_stand_in, **layer)
+    with torch.no_grad():
+        module = xm.get_stablehlo_bytecode([graph.run(*graph.arguments), *graph.caches])
+    sizes = compile_for_tpu(module, target)
+    assert sizes["arguments"] >= sum(cache.nbytes for cache in graph.caches)
