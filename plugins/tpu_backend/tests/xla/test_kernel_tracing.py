@@ -10,8 +10,11 @@ import pytest
 import torch
 import torch_xla.core.xla_model as xm
 from attention_graph import AttentionGraph, TpuStandIn
-from compile_for_tpu import compile_for_tpu
+from core_engine_tpu.chips import parse_target
+from core_engine_tpu.compiler_process import CompilerProcess
 from core_engine_tpu.pallas_kernel import KernelCall, lower_kernel
+from core_engine_tpu.runtime import XlaRuntime
+from core_engine_tpu.runtime_tracing import TracingRuntime
 
 from core_engine.testing.attention_case import AttentionCase
 
@@ -23,13 +26,14 @@ def tpu_stand_in() -> TpuStandIn:
     return TpuStandIn()
 
 
-def graph_of(runtime: TpuStandIn, **layer: Any) -> AttentionGraph:
-    case = AttentionCase([(30, 1), (0, 9)], pad=(16, 4), device=runtime.device, **layer)
+def graph_of(runtime: XlaRuntime, **layer: Any) -> AttentionGraph:
+    settings: dict[str, Any] = {"requests": [(30, 1), (0, 9)], "device": runtime.device, **layer}
+    case = AttentionCase(**settings)
     return AttentionGraph(runtime, case, NUM_LAYERS, "pallas")
 
 
 def test_dynamo_traces_one_whole_graph_with_one_call_a_layer(tpu_stand_in: TpuStandIn) -> None:
-    graph = graph_of(tpu_stand_in, num_heads=9, num_kv_heads=3, head_dim=64, dtype="bfloat16")
+    graph = graph_of(tpu_stand_in, num_heads=9, num_kv_heads=3, head_dim=64, dtype="bfloat16", pad=(16, 4))
     traced: list[torch.fx.GraphModule] = []
 
     def record(module: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
@@ -94,20 +98,21 @@ def test_lowering_leaves_the_tpu_to_torch_xla_and_is_quiet() -> None:
 
 
 @pytest.mark.parametrize("target", ["v5e:1x1", "v6e:1x1"])
-@pytest.mark.parametrize(
-    "layer",
-    [
-        {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "dtype": "bfloat16"},
-        {"num_heads": 4, "num_kv_heads": 1, "head_dim": 256, "dtype": "bfloat16", "soft_cap": 3.0},
-        {"num_heads": 8, "num_kv_heads": 4, "head_dim": 80, "dtype": "float32", "sliding_window": 9},
-    ],
-    ids=["padded heads", "one wide head", "window in float32"],
-)
-def test_a_tpus_compiler_takes_the_graph(
-    tpu_stand_in: TpuStandIn, target: str, layer: dict[str, Any]
-) -> None:
-    graph = graph_of(tpu_stand_in, **layer)
-    with torch.no_grad():
-        module = xm.get_stablehlo_bytecode([graph.run(*graph.arguments), *graph.caches])
-    sizes = compile_for_tpu(module, target)
-    assert sizes["arguments"] >= sum(cache.nbytes for cache in graph.caches)
+def test_a_tpus_compiler_takes_the_graphs_and_copies_no_cache(target: str) -> None:
+    runtime = TracingRuntime(1, 1 << 30)
+    layers: dict[str, dict[str, Any]] = {
+        "padded heads": {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "dtype": "bfloat16"},
+        "one wide head": {"num_heads": 4, "num_kv_heads": 1, "head_dim": 256, "dtype": "bfloat16"},
+        "soft cap": {"num_heads": 4, "num_kv_heads": 2, "dtype": "bfloat16", "soft_cap": 3.0},
+        "window in float32": {"num_heads": 8, "num_kv_heads": 4, "dtype": "float32", "sliding_window": 9},
+        "one token": {"num_heads": 4, "num_kv_heads": 2, "dtype": "bfloat16", "requests": [(20, 1)]},
+    }
+    with CompilerProcess(parse_target(target)) as compiler, torch.no_grad():
+        for name, layer in layers.items():
+            graph = graph_of(runtime, spare_blocks=2000, **layer)
+            cache_bytes = sum(cache.nbytes for cache in graph.caches)
+            sizes = compiler.compile(runtime.lower([graph.run(*graph.arguments)]))
+            assert sizes.get("error") is None, name
+            assert sizes["num_custom_calls"] == NUM_LAYERS, name
+            assert sizes["alias_bytes"] == cache_bytes, name
+            assert sizes["temp_bytes"] < cache_bytes / 10, name
