@@ -33,7 +33,7 @@ def test_case_07_a_graph_takes_over_the_memory_of_every_cache_that_it_writes(run
 
 
 def test_case_07_a_single_row_is_scattered_as_two(runtime: XlaRuntime) -> None:
-    # XLA's CPU compiler would write one on a copy of the whole cache: 100 times the step of a large cache.
+    # One would be written on a copy of the whole cache by the CPU compiler of XLA.
     case = AttentionCase([(20, 1)], device=runtime.device)
     graph = AttentionGraph(runtime, case, 1, "dense")
     with torch.no_grad():
