@@ -18,12 +18,13 @@ from core_engine.plugin.runtime import (
     LayerParams,
 )
 from core_engine_tpu.dense import DenseAttention
+from core_engine_tpu.divided_attention import DividedAttention
 from core_engine_tpu.pallas import PallasAttention
 from core_engine_tpu.runtime import XlaRuntime
 
 __all__ = ["TpuAttention"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("core_engine.backends.tpu")
 
 
 class TpuAttention(AttentionBackend):
@@ -40,12 +41,14 @@ class TpuAttention(AttentionBackend):
                 f"attention=pallas: the kernel runs on a TPU, and this process computes on {runtime.device}; "
                 "take attention=auto or attention=dense"
             )
+        self._runtime = runtime
         self._must_be_kernel = choice == "pallas"
-        self._dense = DenseAttention(runtime)
+        self._dense = _on_each_device(DenseAttention(), runtime)
         self._chosen: AttentionBackend = self._dense
         if choice != "dense" and runtime.runs_pallas:
             runtime.prepare_kernels()
-            self._chosen = PallasAttention(runtime, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+            kernel = PallasAttention(runtime, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+            self._chosen = _on_each_device(kernel, runtime)
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -84,5 +87,12 @@ class TpuAttention(AttentionBackend):
         metadata: Mapping[str, torch.Tensor],
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See `AttentionBackend.forward`."""
+        """Donate the cache of a layer that writes, then attend; see `AttentionBackend.forward`."""
+        if key is not None:
+            self._runtime.donate(cache)
         return self._chosen.forward(layer, query, key, value, cache, metadata, sinks)
+
+
+def _on_each_device(backend: AttentionBackend, runtime: XlaRuntime) -> AttentionBackend:
+    """Return ``backend``, or where a model is divided over devices, what runs it on the heads of each."""
+    return backend if runtime.num_devices == 1 else DividedAttention(backend, runtime)

@@ -35,6 +35,10 @@ _QUIET = {
 }
 #: A kernel of Pallas in StableHLO.
 _KERNEL = "tpu_custom_call"
+#: What the partitioner is told within a graph, and where a device computes by itself; see
+#: `core_engine_tpu.runtime_tracing.TracingRuntime`.
+_PARTITIONER_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+_MANUAL = "manual"
 
 
 class Compiler:
@@ -97,6 +101,7 @@ def _place(graph: Any, job: dict[str, Any], num_devices: int) -> None:
         number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), result)
         marks[argument]["tf.aliasing_output"] = number
     if num_devices > 1:
+        _place_calls(main, num_devices)
         types = (*main.type.inputs, *main.type.results)
         dims = (*job["argument_dims"], *job["result_dims"])
         for mark, kind, dim in zip((*marks, *result_marks), types, dims, strict=True):
@@ -104,6 +109,22 @@ def _place(graph: Any, job: dict[str, Any], num_devices: int) -> None:
             mark["mhlo.sharding"] = ir.StringAttr.get(_division(rank, dim, num_devices))
     main.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in marks])
     main.result_attrs = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in result_marks])
+
+
+def _place_calls(main: Any, num_devices: int) -> None:
+    """Turn the dimension that a call of the partitioner's carries into the division of its result."""
+    from jaxlib.mlir import ir
+
+    for operation in main.body.blocks[0].operations:
+        if operation.operation.name != "stablehlo.custom_call":
+            continue
+        target = ir.StringAttr(operation.attributes["call_target_name"]).value
+        if target in _PARTITIONER_CALLS:
+            dim = json.loads(ir.StringAttr(operation.attributes["backend_config"]).value)
+            rank = ir.RankedTensorType(operation.results[0].type).rank
+            text = "{manual}" if dim == _MANUAL else _division(rank, dim, num_devices)
+            operation.attributes["backend_config"] = ir.StringAttr.get("")
+            operation.attributes["mhlo.sharding"] = ir.StringAttr.get(text)
 
 
 def _division(rank: int, dim: int | None, num_devices: int) -> str:

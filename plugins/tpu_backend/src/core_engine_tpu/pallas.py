@@ -18,7 +18,7 @@ from core_engine.plugin.runtime import (
 )
 from core_engine_tpu.combined_cache import pad_rows, write_slots
 from core_engine_tpu.kernel_limits import head_refusal, kernel_blocks, table_refusal
-from core_engine_tpu.kv_layout import HEADS_DIM, KVLayout, kernel_layout
+from core_engine_tpu.kv_layout import KVLayout, kernel_layout
 from core_engine_tpu.runtime import XlaRuntime
 
 __all__ = ["PallasAttention"]
@@ -39,8 +39,6 @@ class PallasAttention(AttentionBackend):
         """Serve what the kernel has tiles for, without sinks, while the block tables fit scalar memory."""
         if needs.num_heads % needs.num_kv_heads:
             return f"{needs.num_heads} query heads do not divide among {needs.num_kv_heads} K/V heads"
-        if self._runtime.num_devices > 1:
-            return f"the kernel runs on one device, and the model is divided over {self._runtime.num_devices}"
         if needs.sinks:
             return "the kernel has no attention sinks"
         layout = kernel_layout(needs.num_kv_heads, needs.head_dim, needs.head_dim_v, needs.dtype)
@@ -57,8 +55,7 @@ class PallasAttention(AttentionBackend):
 
     def allocate(self, spec: KVCacheSpec, num_blocks: int, block_size: int, io: DeviceIO) -> torch.Tensor:
         """Allocate the tensor."""
-        shape = _layout(spec).shape(num_blocks, block_size)
-        return self._runtime.zeros(shape, getattr(torch, spec.dtype), divided_dim=HEADS_DIM)
+        return io.allocate(_layout(spec).shape(num_blocks, block_size), getattr(torch, spec.dtype))
 
     def build_metadata(self, step: HostStep, group: int, block_size: int) -> Mapping[str, Array]:
         """Describe the step to the kernel.
@@ -100,9 +97,8 @@ class PallasAttention(AttentionBackend):
         metadata: Mapping[str, torch.Tensor],
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Write into the donated cache, then call the kernel; see `AttentionBackend.forward`."""
+        """Write into the cache, then call the kernel; see `AttentionBackend.forward`."""
         if key is not None and value is not None:
-            self._runtime.donate(cache)
             write_slots(cache, metadata["slots"], key, value)
         window = layer.spec.sliding_window
         layout = _layout(layer.spec)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import torch
 from core_engine.plugin import EngineError
 from core_engine_tpu.pallas_kernel import check_jax
 from core_engine_tpu.runtime_kernels import ragged_paged_attention
+from core_engine_tpu.runtime_manual import local_part, whole_of
 from core_engine_tpu.runtime_spmd import Spmd, is_spmd_on
 
 __all__ = ["XlaRuntime"]
@@ -125,17 +126,40 @@ class XlaRuntime:
         """
         return tensor if self._spmd is None else self._spmd.divide(tensor, dim)
 
+    def local_part(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """Within a graph, return each device's own part along ``dim``, or all of the tensor (None).
+
+        What is computed from it each device computes by itself, until `whole_of`.
+        """
+        part: torch.Tensor = local_part(tensor, dim, self.num_devices)
+        return part
+
+    def whole_of(self, part: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """Return the tensor whose parts along ``dim`` the devices have computed."""
+        whole: torch.Tensor = whole_of(part, dim, self.num_devices)
+        return whole
+
     def zeros(
         self, shape: tuple[int, ...], dtype: torch.dtype, *, divided_dim: int | None = None
     ) -> torch.Tensor:
         """Allocate zeroed memory, divided over the devices along ``divided_dim``."""
         tensor = self.divide(torch.zeros(shape, dtype=dtype, device=self.device), divided_dim)
-        self.synchronize()
+        try:
+            self.synchronize()
+        except RuntimeError:
+            del tensor  # the error's traceback would keep it, and each later synchronisation try again
+            self._forget_failure()
+            raise
         return tensor
 
     def synchronize(self) -> None:
         """Run what was recorded and wait for it."""
         self._xla.sync(wait=True)
+
+    def _forget_failure(self) -> None:
+        """Take the second report of a failure: torch_xla raises each again at the next wait."""
+        with suppress(RuntimeError):
+            self._xla.core.xla_model.wait_device_ops()
 
     def num_graphs(self) -> int:
         """Count the compiled graphs that the process holds."""
@@ -158,11 +182,23 @@ class XlaRuntime:
         return True
 
     def memory(self) -> tuple[int, int] | None:
-        """Return (total, used) bytes of the device, or None where it does not tell."""
-        if not self.is_tpu:
+        """Return (total, used) bytes of the device, or None where it does not tell.
+
+        PJRT on the CPU does not, nor torch_xla for several devices at once.
+        """
+        info = self._memory_info()
+        return None if info is None else (int(info["bytes_limit"]), int(info["bytes_used"]))
+
+    def peak_memory(self) -> int | None:
+        """Return the most bytes that were ever in use on the device, or None where it does not tell."""
+        info = self._memory_info()
+        return None if info is None else int(info["peak_bytes_used"])
+
+    def _memory_info(self) -> Mapping[str, int] | None:
+        if not self.is_tpu or self._spmd is not None:
             return None
-        info = self._xla.core.xla_model.get_memory_info(self.device)
-        return int(info["bytes_limit"]), int(info["bytes_used"])
+        info: Mapping[str, int] = self._xla.core.xla_model.get_memory_info(self.device)
+        return info
 
     @contextmanager
     def forbid_execution(self) -> Iterator[None]:

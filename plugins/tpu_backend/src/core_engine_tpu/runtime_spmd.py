@@ -170,6 +170,7 @@ def _take_updates(graph: fx.Graph) -> list[int]:
 
     Returns which arguments the first results are for.
     """
+    _take_copies_off(graph)
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     output = graph.output_node()
     indices, values = [], []
@@ -179,9 +180,19 @@ def _take_updates(graph: fx.Graph) -> list[int]:
         target, value = node.args
         while target.op != "placeholder":  # the argument comes through the operation that donates it
             target = target.args[0]
-        indices.append(arguments.index(target))
-        values.append(value)
         node.replace_all_uses_with(value)
         graph.erase_node(node)
+        indices.append(arguments.index(target))
+        values.append(value)
     output.args = ((*values, *output.args[0]),)  # type: ignore[misc]
     return indices
+
+
+def _take_copies_off(graph: fx.Graph) -> None:
+    """Let what overwrites a whole tensor stand for it: torch_xla would write into the tensor itself."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is torch.ops.aten.copy.default:
+            target, source = (argument.meta["val"] for argument in node.args[:2])
+            if target.shape == source.shape and target.dtype == source.dtype:
+                node.replace_all_uses_with(node.args[1])
+                graph.erase_node(node)

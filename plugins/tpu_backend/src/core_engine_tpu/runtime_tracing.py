@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ import torch
 
 from core_engine_tpu.runtime import XlaRuntime
 
-__all__ = ["LoweredGraph", "TracingRuntime"]
+__all__ = ["MANUAL", "LoweredGraph", "TracingRuntime"]
+
+#: Stands for the dimension of a division where each device computes by itself.
+MANUAL = "manual"
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -85,6 +89,18 @@ class TracingRuntime(XlaRuntime):
         """Return a placeholder, divided like the memory that it stands for."""
         return self.divide(self.placeholder(shape, dtype), divided_dim)
 
+    def local_part(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """Record that each device goes on with its part."""
+        shape = _resized(tensor, dim, 1, self.num_devices)
+        whole = self._call("Sharding", tensor, tensor.shape, dim)
+        return self._call("SPMDFullToShardShape", whole, shape, MANUAL)
+
+    def whole_of(self, part: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """Record that the devices' parts are one tensor again."""
+        shape = _resized(part, dim, self.num_devices, 1)
+        marked = self._call("Sharding", part, part.shape, MANUAL)
+        return self._call("SPMDShardToFullShape", marked, shape, dim)
+
     def synchronize(self) -> None:
         """Do nothing: there is nothing to run."""
 
@@ -121,7 +137,23 @@ class TracingRuntime(XlaRuntime):
             self._xla._XLAC._replace_xla_tensor(each.tensor, self.divide(fresh, each.dim))
         return graph
 
+    def _call(
+        self, target: str, tensor: torch.Tensor, shape: tuple[int, ...], dim: int | str | None
+    ) -> torch.Tensor:
+        """Record a call of the partitioner's, with the division of its result in the place of a setting.
+
+        torch_xla lets nobody write the attribute that belongs there; `core_engine_tpu.libtpu_compiler` does.
+        """
+        call: Any = self._xla._XLAC._xla_custom_call
+        (result,) = call([tensor], target, [list(shape)], [tensor.dtype], False, json.dumps(dim), 0, {})
+        returned: torch.Tensor = result
+        return returned
+
     def _number_of(self, tensor: torch.Tensor) -> int:
         """Return the number by which torch_xla lists ``tensor`` among a graph's arguments."""
         number: int = self._xla._XLAC._xla_get_tensor_id(tensor)
         return number
+
+
+def _resized(tensor: torch.Tensor, dim: int | None, times: int, divisor: int) -> tuple[int, ...]:
+    return tuple(size * times // divisor if place == dim else size for place, size in enumerate(tensor.shape))

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,22 +42,14 @@ def run_in_process(jobs: list[dict[str, Any]], *, num_devices: int) -> list[Resu
     return results
 
 
-def start_engine(*, backend: str = "tpu", **settings: Any) -> Any:
+def start_engine(*, model: str, backend: str = "tpu", **settings: Any) -> Any:
     """Start a small engine of few graphs; a compilation after warm-up fails."""
-    from core_engine import LLM
+    from xla_engine import make_engine
 
-    merged = {
-        "dtype": "float32",
-        "max_model_len": 96,
-        "max_num_seqs": 2,
-        "max_num_batched_tokens": 16,
-        "kv_cache_bytes": 1 << 20,
-        **settings,
-    }
+    small: dict[str, Any] = {"max_num_seqs": 2, "max_num_batched_tokens": 16, "kv_cache_bytes": 1 << 20}
     if backend == "tpu":
-        options = {"token_buckets": "16", "request_buckets": "2", "recompilation": "error"}
-        merged["backend_options"] = {**options, **merged.get("backend_options", {})}
-    return LLM(backend=backend, **merged)
+        small["backend_options"] = {"token_buckets": "16", "request_buckets": "2"}
+    return make_engine(Path(model), backend, **{**small, **settings})
 
 
 def run_engine(llm: Any) -> list[Answer]:
@@ -86,16 +79,19 @@ def _run(job: dict[str, Any]) -> Result:
 
     from core_engine.errors import CoreEngineError
 
+    started = time.time()
     try:
         with start_engine(**job) as llm:
             before = graph_counts(llm)
             answers = [{"token_ids": a.token_ids, "logprobs": a.logprobs} for a in run_engine(llm)]
+            _, _, aliases = metrics.metric_data("InputOutputAliasCount")
             table, runner = llm.engine.started.table, runner_of(llm)
             return {
                 "answers": answers,
                 "new_graphs": graph_counts(llm) != before,
                 "synced_inputs": metrics.counter_value("DynamoSyncInputExecuteTime") or 0,
-                "most_aliases": max(value for _, value in metrics.metric_data("InputOutputAliasCount")[2]),
+                "most_aliases": max(count for when, count in aliases if when > started),
+                "num_caches": len({id(layer.cache) for layer in runner.layers.values()}),
                 "num_layers": len(runner.layers),
                 "loaded_bytes": runner._loaded.weight_bytes,
                 "device_bytes": table.weight_bytes,

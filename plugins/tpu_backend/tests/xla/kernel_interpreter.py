@@ -28,20 +28,10 @@ class InterpretingRuntime:
     """Stands for an `XlaRuntime` on a TPU, over torch's CPU tensors."""
 
     runs_pallas = True
-    num_devices = 1
     device = torch.device("cpu")
 
     def prepare_kernels(self) -> None:
         """Nothing to prepare."""
-
-    def donate(self, tensor: torch.Tensor) -> None:
-        """Nothing to donate: torch writes in place."""
-
-    def zeros(
-        self, shape: tuple[int, ...], dtype: torch.dtype, *, divided_dim: int | None = None
-    ) -> torch.Tensor:
-        """Allocate zeroed memory."""
-        return torch.zeros(shape, dtype=dtype)
 
     def ragged_paged_attention(
         self,

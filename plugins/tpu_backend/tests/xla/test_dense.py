@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,23 +14,6 @@ from core_engine_tpu.runtime import XlaRuntime
 from core_engine.backends.cpu.device_io import CpuIO
 from core_engine.testing.attention_case import AttentionCase
 
-
-class HostRuntime:
-    """Stands for an `XlaRuntime` over torch's CPU tensors, which are written in place anyway."""
-
-    num_devices = 1
-
-    def donate(self, tensor: torch.Tensor) -> None:
-        """Nothing to donate."""
-
-    def zeros(
-        self, shape: tuple[int, ...], dtype: torch.dtype, *, divided_dim: int | None = None
-    ) -> torch.Tensor:
-        """Allocate zeroed memory."""
-        return torch.zeros(shape, dtype=dtype)
-
-
-RUNTIME = cast(XlaRuntime, HostRuntime())
 STEPS = {
     "one decode": [(7, 1)],
     "decodes": [(0, 1), (15, 1), (16, 1), (40, 1)],
@@ -49,7 +32,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=[dense_layout, kernel_layout], ids=["unpadded", "padded"])
 def backend(request: pytest.FixtureRequest) -> DenseAttention:
-    return DenseAttention(RUNTIME, request.param)
+    return DenseAttention(request.param)
 
 
 def assert_right(case: AttentionCase, output: torch.Tensor, tolerance: float = 1e-5) -> None:
@@ -120,7 +103,7 @@ def test_a_page_is_counted_as_it_is_allocated(backend: DenseAttention, dtype: st
 def test_on_the_device_it_is_the_same(runtime: XlaRuntime, layer: dict[str, Any]) -> None:
     case = AttentionCase(STEPS["mixed"], pad=(64, 6), device=runtime.device, **layer)
     with torch.no_grad():
-        backend, io = DenseAttention(runtime), TpuIO(runtime)
+        backend, io = DenseAttention(), TpuIO(runtime)
         cache = case.allocate(backend, io)
         case.write_past(backend, io, cache)
         assert_right(case, case.run_step(backend, io, cache))

@@ -41,7 +41,7 @@ def kernel_for(case: AttentionCase) -> PallasAttention:
 
 def run(case: AttentionCase) -> torch.Tensor:
     """Compute the step by the kernel, over a past that the dense backend wrote: the interpreter is slow."""
-    backend, dense, io = kernel_for(case), DenseAttention(RUNTIME, kernel_layout), CpuIO()
+    backend, dense, io = kernel_for(case), DenseAttention(kernel_layout), CpuIO()
     cache = case.allocate(backend, io)
     case.write_past(dense, io, cache)
     return case.run_step(backend, io, cache)
@@ -89,7 +89,7 @@ def test_padding_rows_are_finite_and_change_nothing() -> None:
 @pytest.mark.parametrize("window", [None, 6])
 def test_what_lies_elsewhere_is_never_read(window: int | None) -> None:
     case = AttentionCase([(40, 3), (17, 1)], sliding_window=window)
-    backend, dense, io = kernel_for(case), DenseAttention(RUNTIME, kernel_layout), CpuIO()
+    backend, dense, io = kernel_for(case), DenseAttention(kernel_layout), CpuIO()
     cache = case.allocate(backend, io)
     cache[1:].fill_(torch.nan)
     case.write_past(dense, io, cache)
@@ -99,7 +99,7 @@ def test_what_lies_elsewhere_is_never_read(window: int | None) -> None:
 
 def test_the_dense_fallback_reads_and_writes_the_same_cache() -> None:
     case = AttentionCase(MIXED, num_heads=9, num_kv_heads=3, head_dim=64)
-    kernel, dense, io = kernel_for(case), DenseAttention(RUNTIME, kernel_layout), CpuIO()
+    kernel, dense, io = kernel_for(case), DenseAttention(kernel_layout), CpuIO()
     cache = case.allocate(dense, io)
     case.write_past(dense, io, cache)
     written_densely = cache.clone()

@@ -58,7 +58,7 @@ def test_each_cache_is_donated_and_none_is_copied_to_bring_its_division_back(
 ) -> None:
     result = results[family]
     assert not result["new_graphs"]
-    assert result["most_aliases"] == result["num_layers"]
+    assert result["most_aliases"] == result["num_caches"]
     assert result["synced_inputs"] == 0
 
 
