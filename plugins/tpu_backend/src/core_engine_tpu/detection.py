@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core_engine.plugin import Detection, DetectionState, DeviceInfo, Probe
+from core_engine_tpu.chips import CHIPS
 
 __all__ = ["HOST_DEVICE", "detect_tpus", "missing_for_compile_check"]
 
@@ -39,7 +40,7 @@ def detect_tpus(probe: Probe) -> Detection:
     if wanted != "TPU":
         return _unavailable(f"PJRT_DEVICE={wanted}: this backend knows TPU, and CPU for trying it out")
     kinds = [kind for kind in (_kinds_of(vendor, device) for vendor, device in probe.pci_devices) if kind]
-    devices = tuple(DeviceInfo(index=index, name=f"TPU {kind}") for index, kind in enumerate(sum(kinds, ())))
+    devices = tuple(_device(index, kind) for index, kind in enumerate(sum(kinds, ())))
     if not devices:
         return _unavailable("no TPU on the PCI bus; PJRT_DEVICE=CPU runs its graphs on the host")
     missing = [name for name in TPU_SOFTWARE if probe.distribution_version(name) is None]
@@ -69,6 +70,13 @@ def _kinds_of(vendor: str, device: str) -> tuple[str, ...]:
     if vendor != GOOGLE_PCI_VENDOR or device not in TPU_PCI_DEVICES:
         return ()
     return (TPU_PCI_DEVICES[device],) * (2 if device in TWO_CORE_CHIPS else 1)
+
+
+def _device(index: int, kind: str) -> DeviceInfo:
+    """Describe one device, with the memory that programs may use where its kind is known for it."""
+    chip = CHIPS.get(kind)
+    memory_bytes = None if chip is None else chip.usable_mib << 20
+    return DeviceInfo(index=index, name=f"TPU {kind}", memory_bytes=memory_bytes)
 
 
 def _visible(devices: tuple[DeviceInfo, ...], probe: Probe) -> Detection:

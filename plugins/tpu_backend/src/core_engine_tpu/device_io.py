@@ -39,11 +39,13 @@ class TpuIO(DeviceIO):
 
     def download(self, tensors: Mapping[str, torch.Tensor]) -> Download:
         """Copy whole result tensors to the host; callers slice there."""
-        return ReadyDownload({name: tensor.cpu().numpy() for name, tensor in tensors.items()})
+        with typed_faults("the download of results"):
+            return ReadyDownload({name: tensor.cpu().numpy() for name, tensor in tensors.items()})
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        self._runtime.synchronize()
+        with typed_faults("the work given to the device"):
+            self._runtime.synchronize()
 
     def memory_info(self) -> MemoryInfo:
         """Report the device's memory; None where it does not tell."""
@@ -54,13 +56,20 @@ class TpuIO(DeviceIO):
         return MemoryInfo(total_bytes=total, free_bytes=total - used)
 
     def measure_peak(self, run: Callable[[], None]) -> int:
-        """Run; XLA reports no peak while running, so 0 stands for unknown."""
+        """Run, and return what the most that was ever in use exceeds what was in use before.
+
+        The device tells one peak for the whole life of the process, so this may be more than ``run`` took,
+        never less. 0 where it tells none.
+        """
+        before = self._runtime.memory()
         run()
-        return 0
+        peak = self._runtime.peak_memory()
+        return 0 if before is None or peak is None else max(0, peak - before[1])
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Allocate zeroed device memory."""
-        return self._runtime.zeros(shape, dtype)
+        with typed_faults(f"a tensor {list(shape)} of {dtype}"):
+            return self._runtime.zeros(shape, dtype)
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move the model's tensors to the device, or divide them over several."""

@@ -12,6 +12,7 @@ import torch
 
 from core_engine.plugin import EngineError
 from core_engine.plugin.runtime import ProgramBuilder
+from core_engine_tpu.faults import typed_fault
 from core_engine_tpu.runtime import XlaRuntime
 
 __all__ = ["TpuPrograms"]
@@ -36,10 +37,10 @@ class TpuPrograms(ProgramBuilder):
         @wraps(fn)
         def program(*args: Any) -> object:
             if not self._is_sealed:
-                return compiled(*args)
+                return _run(name, compiled, args)
             # Read anew each time: another engine in this process may be warming up.
             before = self._counts()
-            result = compiled(*args)
+            result = _run(name, compiled, args)
             if self._counts() != before:
                 self._tell(name, args)
             return result
@@ -62,8 +63,25 @@ class TpuPrograms(ProgramBuilder):
         return self._runtime.num_graphs(), self._runtime.num_compilations()
 
     def _tell(self, name: str, args: tuple[Any, ...]) -> None:
-        shapes = ", ".join(str(list(arg.shape)) for arg in args if hasattr(arg, "shape"))
-        text = f"graph {name!r} was compiled while serving, for {shapes}: warm-up did not prepare that shape"
+        text = (
+            f"graph {name!r} was compiled while serving, for {_shapes(args)}: warm-up did not prepare that "
+            "shape"
+        )
         if self._fails:
             raise EngineError(text)
         logger.warning("%s", text)
+
+
+def _run(name: str, compiled: Callable[..., object], args: tuple[Any, ...]) -> object:
+    """Call a graph. Raises `OutOfDeviceMemory` or `DeviceLost` where compiling or running it says so."""
+    try:
+        return compiled(*args)
+    except RuntimeError as error:
+        typed = typed_fault(error, f"graph {name!r} for {_shapes(args)}")
+        if typed is None:
+            raise
+        raise typed from error
+
+
+def _shapes(args: tuple[Any, ...]) -> str:
+    return ", ".join(str(list(arg.shape)) for arg in args if hasattr(arg, "shape"))

@@ -16,7 +16,7 @@ from core_engine_tpu.sharding import divide_weights, divided_share
 
 __all__ = ["PlacedWeights", "RequireTensorParallelPlan", "place_weights"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("core_engine.backends.tpu")
 
 #: Below this share of divided weights tensor parallelism saves little, and the log says so loudly.
 _LITTLE = 0.5

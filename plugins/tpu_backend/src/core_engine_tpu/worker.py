@@ -15,6 +15,7 @@ from core_engine.plugin.runtime import (
     WorkerBase,
 )
 from core_engine_tpu.compile_cache import CompileCache, choose_cache_folder
+from core_engine_tpu.memory import divide_memory, total_memory
 from core_engine_tpu.runtime import XlaRuntime
 
 __all__ = ["TpuWorker"]
@@ -43,25 +44,22 @@ class TpuWorker(WorkerBase):
         return report
 
     def determine_available_memory(self) -> MemoryBudget:
-        """Profile the largest step; what it and the weights leave of the usable memory is for the cache.
+        """Profile the largest step; what it and the weights leave of a device's memory is for the cache.
 
-        Where the device does not tell its memory (PJRT CPU) the option ``memory_bytes`` is the whole.
+        All numbers are those of one device. Raises `DoesNotFit` where nothing is left.
         """
         activation_bytes = self.model_runner.profile_run().activation_bytes
-        total = self._memory().total_bytes or int(self.context.options["memory_bytes"] or 0)
-        usable = int(total * self.config.device_memory_utilization)
-        kv_cache_bytes = max(0, usable - self.weight_bytes - activation_bytes)
-        share = f"{self.config.device_memory_utilization:.0%}"
-        rule = f"{share} of the device's memory, less weights and activations"
-        if self.config.kv_cache_bytes is not None:
-            kv_cache_bytes, rule = self.config.kv_cache_bytes, "kv_cache_bytes as configured"
-        return MemoryBudget(
+        total, source = total_memory(self.device, self.context)
+        budget = MemoryBudget(
             total_bytes=total,
             weight_bytes=self.weight_bytes,
             activation_bytes=activation_bytes,
-            kv_cache_bytes=kv_cache_bytes,
-            rule=rule,
+            kv_cache_bytes=self.config.kv_cache_bytes or 0,
+            rule="kv_cache_bytes as configured",
         )
+        if self.config.kv_cache_bytes is not None:
+            return budget
+        return divide_memory(budget, share=self.config.device_memory_utilization, source=source)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
         """Compute one step."""

@@ -39,6 +39,7 @@ def test_chips_are_found_on_the_bus(tmp_path: Path) -> None:
     detection = detect_tpus(Machine(tmp_path, [NVIDIA, V5E, GVNIC, V5E]))
     assert (detection.state, detection.reason) == (DetectionState.AVAILABLE, "2 x TPU v5e")
     assert [device.index for device in detection.devices] == [0, 1]
+    assert [device.memory_bytes for device in detection.devices] == [16_128 << 20] * 2
 
 
 def test_googles_network_card_is_no_tpu(tmp_path: Path) -> None:
