@@ -16,6 +16,7 @@ from core_engine.models.layer_transforms import LayerTransform
 from core_engine.sampling.base import Sampler
 from core_engine.sampling.noise import PARITY as THREEFRY_PARITY
 from core_engine.sampling.reference import ReferenceSampler
+from core_engine.sampling.torch_noise import gumbel
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.worker.bucket_shapes import BucketShapes
 from core_engine.worker.context import RunnerContext, WorkerContext
@@ -96,5 +97,6 @@ __all__ = [
     "WorkerApi",
     "WorkerBase",
     "WorkerContext",
+    "gumbel",
     "upload_each",
 ]

@@ -59,13 +59,18 @@ class ReferenceSampler(Sampler):
         logits = logits.to(torch.float32)
         own_ids = token_ids.to(torch.int64)[:, None]
         own = torch.gather(logits, 1, own_ids)
-        top, top_ids = torch.topk(logits, num_logprobs, dim=-1)
+        top, top_ids = self.most_likely(logits, num_logprobs)
         total = torch.logsumexp(logits, dim=-1, keepdim=True)
         return {
             "logprob_ids": torch.cat([own_ids, top_ids], dim=1).to(torch.int32),
             "logprobs": torch.cat([own, top], dim=1) - total,
             "ranks": (logits > own).sum(dim=-1).to(torch.int32) + 1,
         }
+
+    def most_likely(self, logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each row's ``count`` largest, falling, and their ids: float32 and int64 ``[R, count]``."""
+        top, top_ids = torch.topk(logits, count, dim=-1)
+        return top, top_ids
 
 
 def adjust_logits(logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> torch.Tensor:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from core_engine.plugin.runtime import BucketShapes, LoadReport, ReferenceSampler, Seams, StepModelRunner
+from core_engine.plugin.runtime import BucketShapes, LoadReport, Seams, StepModelRunner
 from core_engine_tpu.attention import TpuAttention
 from core_engine_tpu.buckets import request_buckets, token_buckets
 from core_engine_tpu.device_io import TpuIO
 from core_engine_tpu.programs import TpuPrograms
+from core_engine_tpu.sampler import SortFreeSampler
 from core_engine_tpu.weights import RequireTensorParallelPlan
 
 __all__ = ["TpuModelRunner"]
@@ -20,7 +21,7 @@ class TpuModelRunner(StepModelRunner):
     """Runs every model that core loads, with padded shapes and compiled graphs."""
 
     def build_seams(self) -> Seams:
-        """Return XLA's parts; the sampler is core's reference, which has static shapes."""
+        """Return XLA's parts; the sampler keeps static shapes."""
         options: Mapping[str, Any] = self.context.worker.options
         programs = TpuPrograms(self.device, fail_on_compilation=options["recompilation"] == "error")
         self._io = TpuIO(self.device)
@@ -40,7 +41,7 @@ class TpuModelRunner(StepModelRunner):
                 max_model_len=self.config.max_model_len or self.context.model.max_position_embeddings or 1,
             ),
             programs=programs,
-            sampler=ReferenceSampler(),
+            sampler=SortFreeSampler(),
             layer_transforms=(RequireTensorParallelPlan(),) if self.device.num_devices > 1 else (),
             experts="batched_mm",
         )

@@ -17,7 +17,7 @@ _SCHEMA = (
     "int pages_at_once, int queries_at_once) -> Tensor"
 )
 
-_library: Any = torch.library.Library(_NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
+_library: Any = torch.library.Library(_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(_SCHEMA)
 
 #: ``torch.ops.core_engine_tpu.ragged_paged_attention``; see `XlaRuntime.ragged_paged_attention`.
