@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from core_engine_tpu.detection import detect_tpus
+from core_engine_tpu.detection import detect_tpus, missing_for_compile_check
 
 from core_engine.plugin import DetectionState, Probe
 
@@ -108,3 +108,25 @@ def test_chips_without_their_driver_library_are_told(tmp_path: Path) -> None:
 
 def test_a_torch_that_is_missing_altogether_is_told(tmp_path: Path) -> None:
     assert "torch here is not installed" in detect_tpus(Machine(tmp_path, [V5E], {})).reason
+
+
+def test_the_compile_check_needs_no_tpu(tmp_path: Path) -> None:
+    assert missing_for_compile_check(Machine(tmp_path, [])) is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (("libtpu",), "needs libtpu, not installed here"),
+        (("libtpu", "jax"), "needs libtpu and jax, not installed here"),
+        (("torch_xla",), "torch_xla is not installed"),
+        (("torch",), "the compile check needs torch 2.9"),
+    ],
+)
+def test_what_the_compile_check_lacks_is_named(tmp_path: Path, missing: tuple[str, ...], told: str) -> None:
+    software = {name: version for name, version in SOFTWARE.items() if name not in missing}
+    refusal = missing_for_compile_check(Machine(tmp_path, [], software))
+    assert refusal is not None
+    assert told in refusal
+    if "libtpu" in missing:
+        assert "pip install 'core-engine-tpu[compile-check]'" in refusal
