@@ -43,7 +43,7 @@ class TracingWorker(TpuWorker):
 def compile_engine(context: WorkerContext, target: Target, size_pool: SizePool) -> tuple[CompiledGraph, ...]:
     """Do what `BackendSpec.compile_check` says; a bar on stderr names the graph under way."""
     graphs = _trace(context, target, size_pool)
-    with CompilerProcess(target) as compiler:
+    with CompilerProcess(target, len(context.devices)) as compiler:
         bar = tqdm(graphs, desc=f"compiling for {target.text}", unit="graph", leave=False, file=sys.stderr)
         return tuple(_compile(bar, compiler))
 

@@ -24,13 +24,14 @@ _TOO_MUCH = re.compile(r"RESOURCE_EXHAUSTED.*?Used (\S+) of (\S+) hbm", re.DOTAL
 
 
 class CompilerProcess:
-    """Compiles graphs for one target in one process, and starts another one where that has died.
+    """Compiles graphs for ``num_devices`` of one target in one process, and starts another where that dies.
 
     Used as a context; the process ends with it.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, num_devices: int = 1) -> None:
         self._target = target
+        self._num_devices = num_devices
         self._process: subprocess.Popen[str] | None = None
         # What crosses to the process, and what it says on stderr.
         self._module: IO[bytes] = tempfile.NamedTemporaryFile(suffix=".mlir")  # noqa: SIM115
@@ -77,7 +78,8 @@ class CompilerProcess:
 
     def _start(self) -> subprocess.Popen[str]:
         target = self._target
-        command = [sys.executable, "-m", "core_engine_tpu.libtpu_compiler", target.text]
+        command = [sys.executable, "-m", "core_engine_tpu.libtpu_compiler"]
+        command += [target.text, str(self._num_devices)]
         command += [target.chip.config_name] if target.chip.config_name else []
         self._log.truncate(0)
         self._log.seek(0)

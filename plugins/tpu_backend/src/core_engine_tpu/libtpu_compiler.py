@@ -1,7 +1,7 @@
 """Compiles StableHLO for TPUs that are not there.
 
-``python -m core_engine_tpu.libtpu_compiler v4:2x2 megacore`` compiles for that grid of chips; the second
-word, which most chips do not need, is libtpu's name for the way to drive them.
+``python -m core_engine_tpu.libtpu_compiler v4:2x2 4 megacore`` compiles for that grid of chips and so many of
+its devices; the last word, which most chips do not need, is libtpu's name for the way to drive them.
 
 A process of its own, for two reasons: libtpu ends its process where a compiler's check fails, and it does
 not share a process with torch_xla. It imports the standard library and jax, and nothing of core-engine.
@@ -42,9 +42,9 @@ _MANUAL = "manual"
 
 
 class Compiler:
-    """libtpu's compiler for one target, e.g. ``"v5e:2x2"``."""
+    """libtpu's compiler for the first ``num_devices`` of one target, e.g. ``"v5e:2x2"``."""
 
-    def __init__(self, target: str, config_name: str | None = None) -> None:
+    def __init__(self, target: str, num_devices: int, config_name: str | None = None) -> None:
         kind, _, grid = target.partition(":")
         chips = [int(side) for side in grid.split("x")]
         os.environ.update(_QUIET, TPU_ACCELERATOR_TYPE=f"{kind}-{math.prod(chips)}")
@@ -55,7 +55,7 @@ class Compiler:
         topology = topologies.get_topology_desc(
             topology_name=target, platform="tpu", chips_per_host_bounds=[*chips, 1][:3], **options
         )
-        self._devices = list(topology.devices)
+        self._devices = list(topology.devices)[:num_devices]
 
     def compile(self, job: dict[str, Any]) -> dict[str, Any]:
         """Compile one graph and return its sizes on one device."""
@@ -152,7 +152,8 @@ def _own_stdout() -> TextIO:
 def main() -> None:
     """Answer every job on stdin."""
     answers = _own_stdout()
-    compiler = Compiler(*sys.argv[1:])
+    target, num_devices, *config_name = sys.argv[1:]
+    compiler = Compiler(target, int(num_devices), *config_name)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(_answer(compiler, json.loads(line))), file=answers, flush=True)
