@@ -1,26 +1,22 @@
 """SortFreeSampler: core's sampler without a sort, which TPUs are slow to run and XLA is slow to compile.
 
-A row is cut at a threshold instead. The threshold is found bit by bit (radix select): floats are mapped
-to integers of the same order, and each of 32 passes over the row decides one bit. Logits and thresholds
-are compared exactly, so the tokens that are kept are those of the reference, ties included; sums of
-probabilities differ from its in their rounding.
+A row is cut at a threshold instead, which is found bit by bit over integers of the logits' order. Logits and
+thresholds are compared exactly, so the tokens that are kept are those of the reference, ties included; sums
+of probabilities differ from its in their rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
 from core_engine.plugin.runtime import ReferenceSampler, SamplingKind, gumbel
-from core_engine_tpu.runtime_bits import float_bits
+from core_engine_tpu.runtime_search import float_order, largest_ids, largest_threshold
 
 __all__ = ["SortFreeSampler"]
 
 Inputs = Mapping[str, torch.Tensor]
-
-_LOWEST = -(1 << 31)
-_MAGNITUDE = (1 << 31) - 1
 
 
 class SortFreeSampler(ReferenceSampler):
@@ -40,16 +36,7 @@ class SortFreeSampler(ReferenceSampler):
 
     def most_likely(self, logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ``count`` largest logits of each row and their ids, falling; see `ReferenceSampler`."""
-        order = _ordered(logits)
-        ids = torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)[None]
-        found = [ids[:, :0].expand(logits.shape[0], 0)]
-        for _ in range(count):
-            # Not argmax: XLA takes three times as long to compile its reduction of pairs (measured for v6e).
-            is_highest = order == order.amax(-1, keepdim=True)
-            highest = torch.where(is_highest, ids, logits.shape[-1]).amin(-1, keepdim=True)
-            order = torch.where(ids == highest, _LOWEST, order)
-            found.append(highest)
-        top_ids = torch.cat(found, dim=1).to(torch.int64)
+        top_ids = largest_ids(float_order(logits), count).to(torch.int64)
         return torch.gather(logits, 1, top_ids), top_ids
 
 
@@ -59,45 +46,23 @@ def _kept(logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     divisor = torch.where(temperature > 0, temperature, 1.0)
     largest = torch.clamp(logits.amax(-1, keepdim=True), min=torch.finfo(torch.float32).min)
     distance = (logits - largest) / divisor
-    order = _ordered(logits)
+    order = float_order(logits)
 
-    top_k = inputs["top_k"][:, None]
-    at = _largest_where(order, lambda above: above.sum(-1, keepdim=True, dtype=torch.int32) >= top_k)
+    top_k = inputs["top_k"]
+    at = largest_threshold(order, torch.ones_like(logits), top_k.to(torch.float32))[:, None]
     is_above, is_tied = order > at, order == at
     rank = is_above.sum(-1, keepdim=True, dtype=torch.int32) + _before(is_tied.to(torch.int32))
-    kept = is_above | (is_tied & (rank < top_k))
+    kept = is_above | (is_tied & (rank < top_k[:, None]))
     kept = kept & (distance >= torch.log(torch.clamp(inputs["min_p"], min=1e-38))[:, None])
 
     weights = torch.where(kept, torch.exp(distance), 0.0)
     top_p = inputs["top_p"][:, None]
     nucleus = top_p * weights.sum(-1, keepdim=True)
-
-    def reaches_nucleus(above: torch.Tensor) -> torch.Tensor:
-        return torch.where(above, weights, 0.0).sum(-1, keepdim=True) >= nucleus
-
-    at = _largest_where(order, reaches_nucleus)
+    at = largest_threshold(order, weights, nucleus[:, 0])[:, None]
     is_above, is_tied = order > at, order == at
     mass_above = torch.where(is_above, weights, 0.0).sum(-1, keepdim=True)
     in_nucleus = is_above | (is_tied & (mass_above + _before(torch.where(is_tied, weights, 0.0)) < nucleus))
     return kept & (in_nucleus | (top_p >= 1))
-
-
-def _ordered(logits: torch.Tensor) -> torch.Tensor:
-    """Map float32 to int32 of the same order, above `_LOWEST`; NaN lies above infinity."""
-    bits = float_bits(torch.where(logits == 0, 0.0, logits))  # of the two zeros, the positive one
-    return torch.where(bits < 0, torch.bitwise_xor(bits, _MAGNITUDE), bits)
-
-
-def _largest_where(order: torch.Tensor, holds: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return for each row the largest t ``[R, 1]`` for which ``holds(order >= t)``, bool ``[R, 1]``.
-
-    ``holds`` is true of the whole row, and false of every part of a part of which it is false.
-    """
-    at = torch.where(holds(order >= 0), 0, _LOWEST).to(torch.int32)
-    for bit in range(30, -1, -1):
-        higher = at + (1 << bit)
-        at = torch.where(holds(order >= higher), higher, at)
-    return at
 
 
 def _before(amounts: torch.Tensor) -> torch.Tensor:
