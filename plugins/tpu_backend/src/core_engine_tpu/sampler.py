@@ -48,23 +48,23 @@ def _kept(logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     distance = (logits - largest) / divisor
     order = float_order(logits)
 
-    top_k = inputs["top_k"]
-    at = largest_threshold(order, torch.ones_like(logits), top_k.to(torch.float32))[:, None]
-    is_above, is_tied = order > at, order == at
-    rank = is_above.sum(-1, keepdim=True, dtype=torch.int32) + _before(is_tied.to(torch.int32))
-    kept = is_above | (is_tied & (rank < top_k[:, None]))
+    kept = _leading(order, torch.ones_like(logits), inputs["top_k"].to(torch.float32))
     kept = kept & (distance >= torch.log(torch.clamp(inputs["min_p"], min=1e-38))[:, None])
-
     weights = torch.where(kept, torch.exp(distance), 0.0)
-    top_p = inputs["top_p"][:, None]
-    nucleus = top_p * weights.sum(-1, keepdim=True)
-    at = largest_threshold(order, weights, nucleus[:, 0])[:, None]
-    is_above, is_tied = order > at, order == at
-    mass_above = torch.where(is_above, weights, 0.0).sum(-1, keepdim=True)
-    in_nucleus = is_above | (is_tied & (mass_above + _before(torch.where(is_tied, weights, 0.0)) < nucleus))
-    return kept & (in_nucleus | (top_p >= 1))
+    top_p = inputs["top_p"]
+    in_nucleus = _leading(order, weights, top_p * weights.sum(-1))
+    return kept & (in_nucleus | (top_p[:, None] >= 1))
 
 
-def _before(amounts: torch.Tensor) -> torch.Tensor:
-    """Return for each place of a row what stands before it."""
-    return torch.cumsum(amounts, dim=-1, dtype=amounts.dtype) - amounts
+def _leading(order: torch.Tensor, weights: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Say which tokens, from the largest down and of equals the first, reach ``target``; bool ``[R, V]``.
+
+    Arguments as in `largest_threshold`; the token whose weight reaches the target belongs to them.
+    """
+    threshold = largest_threshold(order, weights, target)[:, None]
+    is_above, is_tied = order > threshold, order == threshold
+    missing = target - torch.where(is_above, weights, 0.0).sum(-1)
+    from_the_first = -torch.arange(order.shape[-1], dtype=torch.int32, device=order.device)[None]
+    from_the_first = from_the_first.expand(order.shape)
+    last = largest_threshold(from_the_first, torch.where(is_tied, weights, 0.0), missing)[:, None]
+    return is_above | (is_tied & (from_the_first >= last))
