@@ -30,7 +30,7 @@ class CompileResult:
     #: Settled for them.
     config: EngineConfig
     graphs: tuple[CompiledGraph, ...]
-    #: How the memory is divided; None when the weights were already too much.
+    #: How the memory is divided; None when the weights were already too much for the backend.
     budget: MemoryBudget | None
     #: The KV cache that the graphs were compiled for; None when there is room for none.
     pool: KVCacheConfig | None
@@ -126,7 +126,7 @@ class CompileResult:
                 "max_num_seqs": self.config.max_num_seqs,
                 "max_num_batched_tokens": self.config.max_num_batched_tokens,
                 "graphs": [dataclasses.asdict(graph) for graph in self.graphs],
-                "weight_bytes": self.weight_bytes,
+                "weight_bytes": None if self.budget is None else self.weight_bytes,
                 "kv_cache_bytes": self.kv_cache_bytes,
                 "padding_bytes": self.padding_bytes,
                 "code_bytes": self.code_bytes,
@@ -143,7 +143,9 @@ class CompileResult:
         )
 
     def _memory_rows(self) -> list[tuple[str, ...]]:
-        rows = [("weights", _mib(self.weight_bytes), "")]
+        rows = []
+        if self.budget is not None:
+            rows.append(("weights", _mib(self.weight_bytes), ""))
         if self.pool is not None and self.budget is not None:
             concurrency = f"{self.pool.max_concurrency:.1f} requests of {self.pool.max_model_len:,} tokens"
             rows += [

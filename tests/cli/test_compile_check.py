@@ -16,7 +16,7 @@ COMPILING = backend_source(
     reason="no such device here",
     extra="""
     import os
-    from core_engine.plugin import CompiledGraph, ConfigError
+    from core_engine.plugin import CompiledGraph, ConfigError, DoesNotFit
     from core_engine.plugin.runtime import KVCacheSpec, MemoryBudget
 
     MIB = 1 << 20
@@ -33,6 +33,8 @@ COMPILING = backend_source(
     @hookimpl
     def compile_check(context, target, size_pool):
         weight_bytes = int(os.environ.get("FAR_WEIGHTS", 10 * MIB))
+        if weight_bytes > 64 * MIB:
+            raise DoesNotFit("the weights alone are too large")
         spec = KVCacheSpec(num_kv_heads=2, head_dim=16, head_dim_v=16, dtype="float32", page_bytes=4096)
         usable = int(64 * MIB * context.config.device_memory_utilization)
         budget = MemoryBudget(
@@ -151,6 +153,20 @@ def test_too_little_memory_for_the_weights_is_a_result_and_no_crash(
     assert found["graphs"] == []
     assert found["fits"] is False
     assert found["max_model_len"] is None
+
+
+def test_a_backend_may_find_the_weights_alone_too_large(
+    check: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAR_WEIGHTS", str(65 << 20))
+    shell = check(*FAR)
+    assert shell.code == 1
+    assert shell.out.splitlines() == [
+        "memory  64.0 MiB  of the device (Far One)",
+        "",
+        "does not fit: the weights alone are too large",
+    ]
+    assert check(*FAR, "--json").json["weight_bytes"] is None
 
 
 def test_the_engine_is_settled_for_the_targets_devices(check: Callable[..., Shell]) -> None:
