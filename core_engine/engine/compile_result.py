@@ -69,9 +69,7 @@ class CompileResult:
     @property
     def working_bytes(self) -> int:
         """The most that one graph needs besides its arguments."""
-        return max(
-            (graph.temp_bytes + graph.output_bytes - graph.alias_bytes for graph in self.graphs), default=0
-        )
+        return max((graph.working_bytes for graph in self.graphs), default=0)
 
     @property
     def code_bytes(self) -> int:

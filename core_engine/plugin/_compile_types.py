@@ -35,6 +35,11 @@ class CompiledGraph:
     #: Calls of kernels that were written by hand.
     num_custom_calls: int = 0
 
+    @property
+    def working_bytes(self) -> int:
+        """What the device needs besides the arguments while the graph runs."""
+        return self.temp_bytes + self.output_bytes - self.alias_bytes
+
 
 class SizePool(Protocol):
     """Core's own sizing of the KV cache, as a start does it."""

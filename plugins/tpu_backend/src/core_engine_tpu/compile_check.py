@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -13,7 +12,7 @@ from core_engine.plugin.runtime import DeviceReport, RunnerContext
 from core_engine_tpu.chips import Target
 from core_engine_tpu.compiler_process import CompilerProcess
 from core_engine_tpu.runtime_tracing import TracingRuntime
-from core_engine_tpu.tracing import TracedGraph, TracingModelRunner
+from core_engine_tpu.tracing import TracingModelRunner
 from core_engine_tpu.worker import TpuWorker
 
 if TYPE_CHECKING:
@@ -41,15 +40,10 @@ class TracingWorker(TpuWorker):
 
 
 def compile_engine(context: WorkerContext, target: Target, size_pool: SizePool) -> tuple[CompiledGraph, ...]:
-    """Do what `BackendSpec.compile_check` says; a bar on stderr names the graph under way."""
-    graphs = _trace(context, target, size_pool)
-    with CompilerProcess(target, len(context.devices)) as compiler:
-        bar = tqdm(graphs, desc=f"compiling for {target.text}", unit="graph", leave=False, file=sys.stderr)
-        return tuple(_compile(bar, compiler))
+    """Run a worker's start over placeholders, and compile what it records; see `BackendSpec.compile_check`.
 
-
-def _trace(context: WorkerContext, target: Target, size_pool: SizePool) -> tuple[TracedGraph, ...]:
-    """Run a worker's start over placeholders."""
+    A bar on stderr names the graph under way.
+    """
     worker = TracingWorker(context, target)
     capabilities = worker.init_device().capabilities
     runner = TracingModelRunner(
@@ -57,12 +51,32 @@ def _trace(context: WorkerContext, target: Target, size_pool: SizePool) -> tuple
     )
     worker.attach_model_runner(runner)
     worker.load_model()
-    worker.initialize_cache(size_pool(worker.get_kv_cache_spec(), worker.determine_available_memory()))
-    runner.capture_model()
-    return tuple(runner.tracing.graphs)
+    with CompilerProcess(target, len(context.devices)) as compiler:
+        compilation = _Compilation(compiler, runner)
+        runner.io.peak = compilation.peak
+        worker.initialize_cache(size_pool(worker.get_kv_cache_spec(), worker.determine_available_memory()))
+        runner.capture_model()
+        return compilation.finish(f"compiling for {target.text}")
 
 
-def _compile(bar: tqdm[TracedGraph], compiler: CompilerProcess) -> Iterator[CompiledGraph]:
-    for traced in bar:
-        bar.set_postfix_str(f"{traced.name}, {traced.step}")
-        yield CompiledGraph(name=traced.name, step=traced.step, **compiler.compile(traced.graph))
+class _Compilation:
+    """Compiles the graphs that a runner records, in their order."""
+
+    def __init__(self, compiler: CompilerProcess, runner: TracingModelRunner) -> None:
+        self._compiler = compiler
+        self._recorded = runner.programs.graphs
+        self._compiled: list[CompiledGraph] = []
+
+    def peak(self) -> int:
+        """Compile what is recorded so far, and return the most that one of the graphs needs at work."""
+        return max(graph.working_bytes for graph in self.finish("compiling the profile run"))
+
+    def finish(self, title: str) -> tuple[CompiledGraph, ...]:
+        """Compile what is recorded and not compiled yet, and return all."""
+        waiting = self._recorded[len(self._compiled) :]
+        bar = tqdm(waiting, desc=title, unit="graph", leave=False, file=sys.stderr)
+        for traced in bar:
+            bar.set_postfix_str(f"{traced.name}, {traced.step}")
+            told = self._compiler.compile(traced.graph)
+            self._compiled.append(CompiledGraph(name=traced.name, step=traced.step, **told))
+        return tuple(self._compiled)

@@ -41,8 +41,11 @@ class TracingIO(TpuIO):
 
     def __init__(self, runtime: TracingRuntime) -> None:
         super().__init__(runtime)
-        #: The step that was uploaded last.
+        #: The step that was uploaded last, and whether it is the profile run's.
         self.step: HostStep | None = None
+        self.is_profile_run = False
+        #: Tells what the graphs recorded so far need of a device besides their arguments; 0 for unknown.
+        self.peak: Callable[[], int] = lambda: 0
 
     @property
     def weight_device(self) -> str:
@@ -59,8 +62,11 @@ class TracingIO(TpuIO):
         return ReadyDownload({})
 
     def measure_peak(self, run: Callable[[], None]) -> int:
-        """Return 0 for unknown, as `TpuIO` does, and run nothing."""
-        return 0
+        """Record the profile run, and return what its graphs need."""
+        self.is_profile_run = True
+        run()
+        self.is_profile_run = False
+        return self.peak()
 
 
 class TracingPrograms(ProgramBuilder):
@@ -105,7 +111,8 @@ class TracingPrograms(ProgramBuilder):
         num_tokens, num_reqs, kind = step.shape.num_tokens, step.shape.num_reqs, step.sampling.kind
         rows = _count(num_reqs, "row")
         if name == "backbone":
-            return f"{_count(num_tokens, 'token')}, {_count(num_reqs, 'request')}"
+            profile_run = ", no cache" if self._io.is_profile_run else ""
+            return f"{_count(num_tokens, 'token')}, {_count(num_reqs, 'request')}{profile_run}"
         if name == "logits":
             return f"{rows} of {num_tokens}"
         if name != "sample":
@@ -128,14 +135,15 @@ def _signature(args: tuple[Any, ...]) -> object:
 
 
 class TracingModelRunner(TpuModelRunner):
-    """The runner of a TPU over placeholders; ``capture_model`` records instead of compiling."""
+    """The runner of a TPU over placeholders; whatever would run is recorded instead."""
 
-    #: What ``capture_model`` recorded.
-    tracing: TracingPrograms
+    #: The seams that record.
+    io: TracingIO
+    programs: TracingPrograms
 
     def build_seams(self) -> Seams:
         """Return the TPU's parts, with transfers and programs that only record."""
         seams = super().build_seams()
-        self._io = io = TracingIO(self.device)
-        self.tracing = TracingPrograms(self.device, io)
-        return replace(seams, io=io, programs=self.tracing)
+        self._io = self.io = TracingIO(self.device)
+        self.programs = TracingPrograms(self.device, self.io)
+        return replace(seams, io=self.io, programs=self.programs)
