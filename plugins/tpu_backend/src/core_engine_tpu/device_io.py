@@ -71,6 +71,10 @@ class TpuIO(DeviceIO):
         with typed_faults(f"a tensor {list(shape)} of {dtype}"):
             return self._runtime.zeros(shape, dtype)
 
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Overwrite a device tensor; see `DeviceIO.copy`."""
+        self._runtime.overwrite(target, source)
+
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move the model's tensors to the device, or divide them over several."""
         with typed_faults("the model's weights"):

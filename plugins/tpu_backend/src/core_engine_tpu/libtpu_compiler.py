@@ -116,7 +116,7 @@ def _place_calls(main: Any, num_devices: int) -> None:
     from jaxlib.mlir import ir
 
     for operation in main.body.blocks[0].operations:
-        if operation.operation.name != "stablehlo.custom_call":
+        if operation.operation.name != "stablehlo.custom_call" or "mhlo.sharding" in operation.attributes:
             continue
         target = ir.StringAttr(operation.attributes["call_target_name"]).value
         if target in _PARTITIONER_CALLS:

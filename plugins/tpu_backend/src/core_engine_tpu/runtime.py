@@ -156,6 +156,13 @@ class XlaRuntime:
         """Run what was recorded and wait for it."""
         self._xla.sync(wait=True)
 
+    def overwrite(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Give a device tensor, which is whole on every device, the values of a host tensor."""
+        if self._spmd is None:
+            target.copy_(source)
+        else:  # what is copied loses its annotation, and graphs are traced for annotations
+            self._spmd.replace(target, self.divide(self.upload(source), None))
+
     def _forget_failure(self) -> None:
         """Take the second report of a failure: torch_xla raises each again at the next wait."""
         with suppress(RuntimeError):

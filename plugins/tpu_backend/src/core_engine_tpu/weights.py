@@ -24,9 +24,13 @@ _LITTLE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PlacedWeights:
-    """Bytes of parameters and buffers on each device, and the share of the parameters that is divided."""
+    """Where parameters and buffers went."""
 
+    #: Bytes on each device.
     device_bytes: int
+    #: Bytes that lie on other devices instead.
+    saved_bytes: int
+    #: The share of the parameters that is divided.
     divided_share: float
 
 
@@ -56,7 +60,7 @@ def place_weights(model: torch.nn.Module, runtime: XlaRuntime) -> PlacedWeights:
     if runtime.num_devices > 1:
         divided = divide_weights(_plan_of(model), shapes, runtime.num_devices)
     placed: dict[int, torch.Tensor] = {}
-    device_bytes = 0
+    total_bytes = device_bytes = 0
     for prefix, module in model.named_modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
@@ -66,10 +70,11 @@ def place_weights(model: torch.nn.Module, runtime: XlaRuntime) -> PlacedWeights:
                     dim = divided.get(f"{prefix}.{name}" if prefix else name)
                     placed[id(tensor)] = _placed(tensor, dim, runtime)
                     parts = 1 if dim is None else runtime.num_devices
-                    device_bytes += tensor.numel() * tensor.element_size() // parts
+                    total_bytes += tensor.nbytes
+                    device_bytes += tensor.nbytes // parts
                 tensors[name] = placed[id(tensor)]
     runtime.synchronize()
-    weights = PlacedWeights(device_bytes, divided_share(shapes, divided))
+    weights = PlacedWeights(device_bytes, total_bytes - device_bytes, divided_share(shapes, divided))
     if runtime.num_devices > 1:
         _tell(weights, runtime.num_devices)
     return weights

@@ -30,7 +30,8 @@ class Answer:
 def run_in_process(jobs: list[dict[str, Any]], *, num_devices: int) -> list[Result]:
     """Run engines with the settings of ``jobs`` in a process with ``num_devices`` virtual devices.
 
-    A result holds what the engine answered and how it stands, or its error.
+    A job may hold an ``adapter`` besides, for `run_engine`. A result holds what the engine answered and how
+    it stands, or its error.
     """
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(num_devices)}
     paths = [str(Path(__file__).parent), *(path for path in sys.path if path)]
@@ -52,13 +53,16 @@ def start_engine(*, model: str, backend: str = "tpu", **settings: Any) -> Any:
     return make_engine(Path(model), backend, **{**small, **settings})
 
 
-def run_engine(llm: Any) -> list[Answer]:
-    """Ask two prompts greedily, one of them longer than a step."""
-    from core_engine import SamplingParams
+def run_engine(llm: Any, adapter: str | None = None) -> list[Answer]:
+    """Ask two prompts greedily, one of them longer than a step, and the second once more with ``adapter``."""
+    from core_engine import LoRARequest, SamplingParams
 
     params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=5, prompt_logprobs=5)
     prompts = [[72, 101, 108, 108, 111], [index * 7 % 256 for index in range(40)]]
-    return [_answer(output) for output in llm.generate(prompts, params)]
+    loras: list[Any] = [None, None]
+    if adapter is not None:
+        prompts, loras = [*prompts, prompts[-1]], [*loras, LoRARequest("adapter", adapter)]
+    return [_answer(output) for output in llm.generate(prompts, params, lora=loras)]
 
 
 def answers_of(result: Result) -> list[Answer]:
@@ -79,11 +83,11 @@ def _run(job: dict[str, Any]) -> Result:
 
     from core_engine.errors import CoreEngineError
 
-    started = time.time()
+    started, adapter = time.time(), job.pop("adapter", None)
     try:
         with start_engine(**job) as llm:
             before = graph_counts(llm)
-            answers = [{"token_ids": a.token_ids, "logprobs": a.logprobs} for a in run_engine(llm)]
+            answers = [{"token_ids": a.token_ids, "logprobs": a.logprobs} for a in run_engine(llm, adapter)]
             _, _, aliases = metrics.metric_data("InputOutputAliasCount")
             table, runner = llm.engine.started.table, runner_of(llm)
             return {

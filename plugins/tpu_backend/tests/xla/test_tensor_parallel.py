@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_process import Answer, answers_of, run_engine, run_in_process, start_engine
+from tiny_adapter import make_adapter
 from tiny_chat_model import make_tiny_chat_model
 
+from core_engine.testing.oracle import Oracle
+
 SIZES = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
+FEATURES = {"max_loras": 1, "max_lora_rank": 8, "num_draft_tokens": 1}
 FAMILIES = ("llama", "gemma2", "mixtral")
 
 
@@ -23,10 +28,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def results(models: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Results by model, all from one process with four devices."""
-    jobs = [{"model": model, "tensor_parallel_size": 4} for model in models.values()]
-    return dict(zip(models, run_in_process(jobs, num_devices=4), strict=True))
+def adapter(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("adapters") / "one"
+    return str(make_adapter(folder, Oracle(Path(models["llama"])).model, ("q_proj", "down_proj"), seed=1))
+
+
+@pytest.fixture(scope="module")
+def results(models: dict[str, str], adapter: str) -> dict[str, dict[str, Any]]:
+    """Results by model, all from one process with four devices; "adapter" is Llama with one, and drafts."""
+    jobs = {name: {"model": model, "tensor_parallel_size": 4} for name, model in models.items()}
+    jobs["adapter"] = {**jobs["llama"], **FEATURES, "adapter": adapter}
+    return dict(zip(jobs, run_in_process(list(jobs.values()), num_devices=4), strict=True))
 
 
 def largest_difference(left: list[Answer], right: list[Answer]) -> float:
@@ -60,6 +72,20 @@ def test_each_cache_is_donated_and_none_is_copied_to_bring_its_division_back(
     assert not result["new_graphs"]
     assert result["most_aliases"] == result["num_caches"]
     assert result["synced_inputs"] == 0
+
+
+def test_adapters_and_drafts_answer_as_on_the_cpu_backend(
+    models: dict[str, str], adapter: str, results: dict[str, dict[str, Any]]
+) -> None:
+    with start_engine(backend="cpu", model=models["llama"], **FEATURES) as llm:
+        expected = run_engine(llm, adapter)
+    assert expected[2].token_ids != expected[1].token_ids
+    answers = answers_of(results["adapter"])
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
+    assert largest_difference(answers, expected) < 1e-4
+    assert not results["adapter"]["new_graphs"]
+    # Every device holds the adapters whole.
+    assert results["adapter"]["device_bytes"] > results["llama"]["device_bytes"]
 
 
 def test_the_start_table_tells_the_bytes_of_each_device(results: dict[str, dict[str, Any]]) -> None:
