@@ -14,7 +14,7 @@ import torch
 from core_engine.plugin import EngineError
 from core_engine_tpu.pallas_kernel import check_jax
 from core_engine_tpu.runtime_kernels import ragged_paged_attention
-from core_engine_tpu.runtime_manual import local_part, whole_of
+from core_engine_tpu.runtime_partitioner import divided, local_part, whole_of
 from core_engine_tpu.runtime_spmd import Spmd, is_spmd_on
 
 __all__ = ["XlaRuntime"]
@@ -125,6 +125,11 @@ class XlaRuntime:
         To be called right after `upload`, or on a tensor that is not computed yet.
         """
         return tensor if self._spmd is None else self._spmd.divide(tensor, dim)
+
+    def divided(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """Within a graph, let a tensor be divided along ``dim``, or be whole on every device (None)."""
+        same: torch.Tensor = divided(tensor, dim, self.num_devices)
+        return same
 
     def local_part(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
         """Within a graph, return each device's own part along ``dim``, or all of the tensor (None).

@@ -89,11 +89,14 @@ class TracingRuntime(XlaRuntime):
         """Return a placeholder, divided like the memory that it stands for."""
         return self.divide(self.placeholder(shape, dtype), divided_dim)
 
+    def divided(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """Record how a tensor is to be divided."""
+        return self._call("Sharding", tensor, tuple(tensor.shape), dim)
+
     def local_part(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
         """Record that each device goes on with its part."""
         shape = _resized(tensor, dim, 1, self.num_devices)
-        whole = self._call("Sharding", tensor, tensor.shape, dim)
-        return self._call("SPMDFullToShardShape", whole, shape, MANUAL)
+        return self._call("SPMDFullToShardShape", self.divided(tensor, dim), shape, MANUAL)
 
     def whole_of(self, part: torch.Tensor, dim: int | None) -> torch.Tensor:
         """Record that the devices' parts are one tensor again."""
@@ -118,6 +121,8 @@ class TracingRuntime(XlaRuntime):
 
         The donated tensors are further results. They are placeholders again afterwards.
         """
+        if self.num_devices > 1:  # said within the graph, as `Spmd` says it: what a graph returns is whole
+            results = [self.divided(each, None) for each in results]
         donated, self._donated = list(self._donated.values()), {}
         outputs = [*results, *(each.tensor for each in donated)]
         # In the order of the graph's arguments: the number of each placeholder, -1 for a constant.

@@ -74,6 +74,8 @@ def place_weights(model: torch.nn.Module, runtime: XlaRuntime) -> PlacedWeights:
                     device_bytes += tensor.nbytes // parts
                 tensors[name] = placed[id(tensor)]
     runtime.synchronize()
+    if divided:
+        _divide_logits(model, runtime)
     weights = PlacedWeights(device_bytes, total_bytes - device_bytes, divided_share(shapes, divided))
     if runtime.num_devices > 1:
         _tell(weights, runtime.num_devices)
@@ -85,6 +87,16 @@ def _placed(tensor: torch.Tensor, dim: int | None, runtime: XlaRuntime) -> torch
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(uploaded, requires_grad=False)
     return uploaded
+
+
+def _divide_logits(model: Any, runtime: XlaRuntime) -> None:
+    """Say in the graph that the head's result is divided as its matrix is, before it is made whole.
+
+    Left to itself the partitioner asks for a whole result, and gathers the matrix on every device.
+    """
+    head = model.get_output_embeddings()
+    if head is not None and head.weight.shape[0] % runtime.num_devices == 0:
+        head.register_forward_hook(lambda _, __, logits: runtime.divided(logits, logits.dim() - 1))
 
 
 def _tell(weights: PlacedWeights, num_devices: int) -> None:
