@@ -21,6 +21,8 @@ __all__ = ["Spmd", "is_spmd_on"]
 F = TypeVar("F", bound=Callable[..., object])
 
 _AXIS = "tensor"
+#: How torch_xla writes that a tensor is whole on every device: nothing said, or said so.
+_WHOLE = ("", "{replicated}")
 _RESTART = "start it in a process of its own (--executor process does)"
 
 
@@ -96,6 +98,10 @@ class Spmd:
         """Return the annotation of ``tensor``."""
         return self._xla._XLAC._get_xla_op_sharding(tensor) or self._whole
 
+    def is_divided(self, tensor: torch.Tensor) -> bool:
+        """Say whether ``tensor`` is divided along some dimension."""
+        return self._xla._XLAC._get_xla_sharding_spec(tensor) not in _WHOLE
+
     def annotation(self, sharding: Any) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return a function that annotates a result; each is a node of a graph, so each is an own object."""
 
@@ -150,6 +156,8 @@ class _Program:
         return results[len(self._updated) :]
 
     def _annotate_results(self, args: tuple[Any, ...]) -> None:
+        if not any(isinstance(arg, torch.Tensor) and self._spmd.is_divided(arg) for arg in args):
+            return  # nothing to divide: every device computes everything
         graph = self._module.graph
         output = graph.output_node()
         shardings = [self._spmd.sharding_like(args[index]) for index in self._updated]

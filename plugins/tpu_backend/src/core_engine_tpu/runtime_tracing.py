@@ -121,8 +121,6 @@ class TracingRuntime(XlaRuntime):
 
         The donated tensors are further results. They are placeholders again afterwards.
         """
-        if self.num_devices > 1:  # said within the graph, as `Spmd` says it: what a graph returns is whole
-            results = [self.divided(each, None) for each in results]
         donated, self._donated = list(self._donated.values()), {}
         outputs = [*results, *(each.tensor for each in donated)]
         # In the order of the graph's arguments: the number of each placeholder, -1 for a constant.

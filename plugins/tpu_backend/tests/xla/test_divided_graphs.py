@@ -19,7 +19,7 @@ from core_engine.testing.attention_case import AttentionCase
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[CompilerProcess]:
-    with CompilerProcess(parse_target("v5e:2x2")) as process:
+    with CompilerProcess(parse_target("v5e:2x2"), NUM_DEVICES) as process:
         yield process
 
 
