@@ -54,9 +54,14 @@ class CompileCache:
 
 
 def choose_cache_folder(
-    option: str, model: ModelConfig, *, is_tpu: bool, environment: Mapping[str, str]
+    option: str,
+    model: ModelConfig,
+    *,
+    is_tpu: bool,
+    num_devices: int = 1,
+    environment: Mapping[str, str],
 ) -> Path | None:
-    """Return the folder for the graphs of ``model``, which exists then; None for no cache.
+    """Return the folder for the graphs of ``model`` on so many devices, which exists then; None for no cache.
 
     ``option`` is "auto", "off" or a folder. Auto is ``core-engine/xla`` in the user's cache folder on a
     TPU, and off on the host, whose compiler writes graphs but cannot read them. A folder that cannot be
@@ -68,7 +73,8 @@ def choose_cache_folder(
         root = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "core-engine" / "xla"
     else:
         root = Path(option).expanduser()
-    versions = {name: _version(name) for name in _COMPILERS}
+    # A graph in which nothing is divided looks the same on any number of devices.
+    versions = {**{name: _version(name) for name in _COMPILERS}, "devices": str(num_devices)}
     folder = versioned_folder(root, versions, environment, model)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,11 @@ class TpuWorker(WorkerBase):
     def _open_compile_cache(self) -> CompileCache | None:
         option = str(self.context.options["compile_cache"])
         folder = choose_cache_folder(
-            option, self.context.model, is_tpu=self.device.is_tpu, environment=os.environ
+            option,
+            self.context.model,
+            is_tpu=self.device.is_tpu,
+            num_devices=self.device.num_devices,
+            environment=os.environ,
         )
         if folder is None:
             return None

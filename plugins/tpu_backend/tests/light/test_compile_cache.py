@@ -50,6 +50,14 @@ def test_off_and_the_host_keep_nothing(option: str, is_tpu: bool) -> None:
     assert choose_cache_folder(option, MODEL, is_tpu=is_tpu, environment={}) is None
 
 
+def test_graphs_of_several_devices_have_a_folder_of_their_own(tmp_path: Path) -> None:
+    folders = {
+        choose_cache_folder(str(tmp_path), MODEL, is_tpu=True, num_devices=count, environment={})
+        for count in (1, 2, 4)
+    }
+    assert len(folders) == 3
+
+
 def test_a_folder_is_taken_on_the_host_too(tmp_path: Path) -> None:
     folder = choose_cache_folder(str(tmp_path / "a" / "b"), MODEL, is_tpu=False, environment={})
     assert folder is not None
