@@ -23,6 +23,8 @@ COMPILING = backend_source(
 
     @hookimpl
     def compile_target(target, options):
+        if target == "far:none":
+            return (DeviceInfo(index=0, name="Far One"),)
         if target not in ("far:1", "far:2"):
             raise ConfigError(f"target {target!r} is unknown; possible: far:1, far:2")
         return tuple(
@@ -41,6 +43,8 @@ COMPILING = backend_source(
             total_bytes=64 * MIB, weight_bytes=weight_bytes, activation_bytes=0,
             kv_cache_bytes=max(0, usable - weight_bytes), rule="what is left",
         )
+        if "FAR_LAZY" in os.environ:
+            return ()
         pool = size_pool({"layer": spec}, budget)
         kv = pool.num_blocks * 4096
         return (
@@ -181,6 +185,21 @@ def test_an_unknown_target_lists_the_possible_ones(check: Callable[..., Shell]) 
         "core-engine: error: target 'near:1' is unknown; possible: far:1, far:2"
     ]
     assert shell.out == ""
+
+
+def test_a_backend_must_size_its_cache_by_cores_rule(
+    check: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAR_LAZY", "1")
+    shell = check(*FAR)
+    assert shell.code == 2
+    assert "compile_check must ask size_pool" in shell.err
+
+
+def test_a_target_without_memory_breaks_the_contract(check: Callable[..., Shell]) -> None:
+    shell = check("--backend", "far", "--target", "far:none")
+    assert shell.code == 2
+    assert "'compile_target' must return at least one device, each with memory_bytes" in shell.err
 
 
 def test_a_backend_without_the_hooks_is_refused(check: Callable[..., Shell]) -> None:
