@@ -61,6 +61,7 @@ def check_compilation(config: EngineConfig, target: str) -> CompileResult:
         backend=selection.backend.name,
         target=target,
         devices=prepared.context.devices,
+        num_target_devices=len(selection.detection.devices),
         config=prepared.config,
         graphs=graphs,
         budget=sizing.budget,

@@ -27,6 +27,8 @@ class CompileResult:
     target: str
     #: The target's devices over which one worker runs the model.
     devices: tuple[DeviceInfo, ...]
+    #: How many devices the target has.
+    num_target_devices: int
     #: Settled for them.
     config: EngineConfig
     graphs: tuple[CompiledGraph, ...]
@@ -97,6 +99,12 @@ class CompileResult:
             )
         return tuple(problems)
 
+    @property
+    def _used_part(self) -> str:
+        """Say so where the model is not divided over all that was named."""
+        used, there = len(self.devices), self.num_target_devices
+        return "" if used == there else f"{used} of the {there} devices of "
+
     def text(self) -> str:
         """Return the table of graphs, the sum of the memory and the result."""
         lines = (
@@ -106,7 +114,7 @@ class CompileResult:
         )
         lines += _aligned(self._memory_rows(), numbers=range(1, 2))
         result = self.problems or (
-            f"compiles and fits: {len(self.graphs)} graphs for {self.target}, room for "
+            f"compiles and fits: {len(self.graphs)} graphs for {self._used_part}{self.target}, room for "
             f"{self.num_kv_tokens:,} KV tokens",
         )
         return "\n".join([*lines, "", *result])

@@ -98,6 +98,14 @@ def test_a_model_that_compiles_and_fits_is_exit_code_0(check: Callable[..., Shel
     assert lines[-1] == "compiles and fits: 2 graphs for far:1, room for 194,944 KV tokens"
 
 
+def test_the_result_says_how_many_of_the_targets_devices_are_used(check: Callable[..., Shell]) -> None:
+    shell = check("--target", "far:2", *FAR[:2], *FAR[4:])
+    assert shell.code == 0, shell.err
+    assert shell.out.splitlines()[-1].startswith(
+        "compiles and fits: 2 graphs for 1 of the 2 devices of far:2,"
+    )
+
+
 def test_the_sum_is_weights_cache_padding_programs_and_the_largest_graph(
     check: Callable[..., Shell],
 ) -> None:

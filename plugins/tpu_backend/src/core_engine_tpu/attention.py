@@ -19,6 +19,7 @@ from core_engine.plugin.runtime import (
 )
 from core_engine_tpu.dense import DenseAttention
 from core_engine_tpu.divided_attention import DividedAttention
+from core_engine_tpu.kv_layout import dense_layout, kernel_layout
 from core_engine_tpu.pallas import PallasAttention
 from core_engine_tpu.runtime import XlaRuntime
 
@@ -43,7 +44,9 @@ class TpuAttention(AttentionBackend):
             )
         self._runtime = runtime
         self._must_be_kernel = choice == "pallas"
-        self._dense = _on_each_device(DenseAttention(), runtime)
+        # What a TPU's tiles leave empty takes memory all the same, so there the cache is laid out with it.
+        make_layout = kernel_layout if runtime.runs_pallas else dense_layout
+        self._dense = _on_each_device(DenseAttention(make_layout), runtime)
         self._chosen: AttentionBackend = self._dense
         if choice != "dense" and runtime.runs_pallas:
             runtime.prepare_kernels()

@@ -77,8 +77,8 @@ def parse_target(text: str) -> Target:
     kind = text.strip().partition(":")[0]
     if kind not in CHIPS or match is None:
         raise ConfigError(
-            f"target {text!r} names no TPU: it is KIND:AxB, with KIND one of {', '.join(CHIPS)} and A times "
-            f"B chips of one host, e.g. v6e:1x1 or v5e:2x2"
+            f"target {text!r} names no TPU: it is KIND:AxB or KIND:AxBxC, with KIND one of "
+            f"{', '.join(CHIPS)} and the grid of chips in one host, e.g. v6e:1x1, v5e:2x2 or v5p:2x2x1"
         )
     grid = tuple(int(side) for side in match.groups()[1:] if side is not None)
     target = Target(text=text.strip(), kind=kind, grid=grid)

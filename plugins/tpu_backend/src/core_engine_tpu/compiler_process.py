@@ -21,6 +21,9 @@ __all__ = ["CompilerProcess"]
 
 #: What libtpu says of a program that does not fit: "Used 32.32G of 31.25G hbm".
 _TOO_MUCH = re.compile(r"RESOURCE_EXHAUSTED.*?Used (\S+) of (\S+) hbm", re.DOTALL)
+#: And of a single tensor: "Allocation (size=30439309312) would exceed memory (size=17179869184)".
+_ONE_TOO_LARGE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
+_ADVICE = "lower kv_cache_bytes, device_memory_utilization or max_num_batched_tokens"
 
 
 class CompilerProcess:
@@ -105,7 +108,7 @@ class CompilerProcess:
         how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").split("\n")
-        told = next((line.strip() for line in lines if line.startswith("F") or "Error" in line), "")
+        told = next((line.strip() for line in lines if line.startswith(("F", "E")) or "rror" in line), "")
         return _short(f"the compiler's process {how}{': ' if told else ''}{told}")
 
 
@@ -127,8 +130,8 @@ def _exchange(process: subprocess.Popen[str], job: object) -> dict[str, Any] | N
 def _short(text: str) -> str:
     """Return what an error of libtpu's says before it lists every buffer."""
     if (too_much := _TOO_MUCH.search(text)) is not None:
-        return (
-            f"it needs {too_much[1]} of the chip's {too_much[2]} of memory; lower kv_cache_bytes, "
-            "device_memory_utilization or max_num_batched_tokens"
-        )
+        return f"it needs {too_much[1]} of memory, and the chip has {too_much[2]}; {_ADVICE}"
+    if (too_large := _ONE_TOO_LARGE.search(text)) is not None:
+        needed, there = (f"{int(number) / (1 << 20):,.1f} MiB" for number in too_large.groups())
+        return f"one of its tensors takes {needed} of memory, and the chip has {there}; {_ADVICE}"
     return " ".join(text.partition("\n\n")[0].split())[:400]

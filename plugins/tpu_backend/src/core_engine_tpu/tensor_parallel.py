@@ -53,5 +53,6 @@ def check_devices(config: EngineConfig, devices: tuple[DeviceInfo, ...]) -> tupl
         f"tensor_parallel_size {size} of {len(devices)} devices: a program is divided over all devices that "
         f"the process sees. Set it to {len(devices)} or 1, or show the process {size} devices: "
         f"CPU_NUM_DEVICES={size} with PJRT_DEVICE=CPU; on a TPU VM TPU_VISIBLE_CHIPS={visible} with the "
-        "TPU_CHIPS_PER_PROCESS_BOUNDS and TPU_PROCESS_BOUNDS that belong to it"
+        "TPU_CHIPS_PER_PROCESS_BOUNDS and TPU_PROCESS_BOUNDS that belong to it; for a compile check name a "
+        f"target of {size} chips"
     )

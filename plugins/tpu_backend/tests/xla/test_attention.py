@@ -11,7 +11,7 @@ from core_engine_tpu.attention import TpuAttention
 from core_engine_tpu.runtime import XlaRuntime
 
 from core_engine.plugin import BackendLoadError, UnsupportedFeature
-from core_engine.plugin.runtime import AttentionNeeds
+from core_engine.plugin.runtime import AttentionNeeds, KVCacheSpec
 from core_engine.testing.attention_case import AttentionCase
 
 
@@ -54,6 +54,14 @@ def test_the_option_and_the_device_decide(choice: str, is_tpu: bool, name: str) 
     backend = attention(choice, is_tpu=is_tpu)
     assert backend.supports(needs()) is None
     assert backend.name == name
+
+
+@pytest.mark.parametrize(
+    ("is_tpu", "page_bytes"), [(True, 16 * 2 * 4 * 128 * 2), (False, 16 * 2 * 3 * 64 * 2)]
+)
+def test_on_a_tpu_dense_attention_counts_what_tiles_leave_empty(is_tpu: bool, page_bytes: int) -> None:
+    spec = KVCacheSpec(num_kv_heads=3, head_dim=64, head_dim_v=64, dtype="bfloat16")
+    assert attention("dense", is_tpu=is_tpu).page_bytes(spec, 16) == page_bytes
 
 
 def test_the_kernel_without_a_tpu_is_an_error() -> None:

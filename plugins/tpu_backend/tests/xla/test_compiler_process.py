@@ -87,7 +87,23 @@ def test_a_program_that_is_too_large_names_the_bytes(compiler: CompilerProcess) 
     runtime = TracingRuntime(num_devices=1, memory_bytes=1 << 30)
     with torch.no_grad():
         graph = runtime.lower([runtime.placeholder((24, 1 << 28), torch.float32) + 1])
-    assert "it needs 24.00G of the chip's 15.75G of memory" in compiler.compile(graph)["error"]
+    assert "it needs 24.00G of memory, and the chip has 15.75G" in compiler.compile(graph)["error"]
+
+
+def test_a_tensor_that_is_too_large_alone_names_the_bytes(compiler: CompilerProcess) -> None:
+    runtime = TracingRuntime(num_devices=1, memory_bytes=1 << 30)
+    with torch.no_grad():
+        graph = runtime.lower([runtime.placeholder((1 << 22, 2, 1 << 12), torch.float32) * 2])
+    error = compiler.compile(graph)["error"]
+    assert "MiB of memory, and the chip has 16,384.0 MiB" in error or "G of memory, and the chip has" in error
+
+
+def test_flags_that_the_compiler_does_not_know_are_told(
+    graph: LoweredGraph, compiler: CompilerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--nosuchflag=1")
+    with pytest.raises(EngineError, match="Unknown command line flag 'nosuchflag'"):
+        compiler.compile(graph)
 
 
 def test_a_compiler_that_does_not_start_is_an_error(
