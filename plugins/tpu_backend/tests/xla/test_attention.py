@@ -11,7 +11,7 @@ from core_engine_tpu.attention import TpuAttention
 from core_engine_tpu.runtime import XlaRuntime
 
 from core_engine.plugin import BackendLoadError, UnsupportedFeature
-from core_engine.plugin.runtime import AttentionNeeds, KVCacheSpec
+from core_engine.plugin.runtime import AttentionNeeds
 from core_engine.testing.attention_case import AttentionCase
 
 
@@ -56,14 +56,6 @@ def test_the_option_and_the_device_decide(choice: str, is_tpu: bool, name: str) 
     assert backend.name == name
 
 
-@pytest.mark.parametrize(
-    ("is_tpu", "page_bytes"), [(True, 16 * 2 * 4 * 128 * 2), (False, 16 * 2 * 3 * 64 * 2)]
-)
-def test_on_a_tpu_dense_attention_counts_what_tiles_leave_empty(is_tpu: bool, page_bytes: int) -> None:
-    spec = KVCacheSpec(num_kv_heads=3, head_dim=64, head_dim_v=64, dtype="bfloat16")
-    assert attention("dense", is_tpu=is_tpu).page_bytes(spec, 16) == page_bytes
-
-
 def test_the_kernel_without_a_tpu_is_an_error() -> None:
     with pytest.raises(UnsupportedFeature, match="attention=pallas: the kernel runs on a TPU"):
         attention("pallas", is_tpu=False)
@@ -105,11 +97,11 @@ def test_a_missing_jax_is_an_error_with_the_line_to_type(monkeypatch: pytest.Mon
     attention("auto", is_tpu=False)
 
 
-def test_a_page_has_the_padding_of_the_attention_that_serves() -> None:
-
+def test_a_page_counts_what_a_tpus_tiles_leave_empty_whatever_attention_serves() -> None:
     spec = AttentionCase([(0, 1)], num_heads=9, num_kv_heads=3, head_dim=64, dtype="bfloat16").layer.spec
-    assert attention("dense").page_bytes(spec, 16) == 16 * 2 * 3 * 64 * 2
     assert attention("pallas").page_bytes(spec, 16) == 16 * 2 * 4 * 128 * 2
+    assert attention("dense").page_bytes(spec, 16) == 16 * 2 * 4 * 128 * 2
+    assert attention("dense", is_tpu=False).page_bytes(spec, 16) == 16 * 2 * 3 * 64 * 2
 
 
 def test_metadata_shapes_depend_on_the_padded_shape_only() -> None:
