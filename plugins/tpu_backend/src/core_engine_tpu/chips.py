@@ -11,7 +11,7 @@ from core_engine.plugin import ConfigError, DeviceInfo
 __all__ = ["CHIPS", "Chip", "Target", "parse_target"]
 
 #: A grid of chips as libtpu names it: "v5e:2x2", "v5p:2x2x1".
-_TARGET = re.compile(r"(\w+):(\d{1,3})x(\d{1,3})(?:x(\d{1,3}))?")
+_TARGET = re.compile(r"(\w+):(\d{1,3})x(\d{1,3})(?:x(\d{1,3}))?", re.ASCII)
 _MOST_CHIPS = 8
 
 

@@ -67,9 +67,10 @@ def choose_cache_folder(
     TPU, and off on the host, whose compiler writes graphs but cannot read them. A folder that cannot be
     made is a warning, and no cache.
     """
-    if option == "off" or (option == "auto" and not is_tpu):
+    named = option.strip().lower()
+    if named in ("", "off") or (named == "auto" and not is_tpu):
         return None
-    if option == "auto":
+    if named == "auto":
         root = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "core-engine" / "xla"
     else:
         root = Path(option).expanduser()

@@ -81,7 +81,7 @@ class CompilerProcess:
 
     def _start(self) -> subprocess.Popen[str]:
         target = self._target
-        command = [sys.executable, "-m", "core_engine_tpu.libtpu_compiler"]
+        command = [sys.executable, "-P", "-m", "core_engine_tpu.libtpu_compiler"]
         command += [target.text, str(self._num_devices)]
         command += [target.chip.config_name] if target.chip.config_name else []
         self._log.truncate(0)

@@ -96,8 +96,8 @@ def _visible(devices: tuple[DeviceInfo, ...], probe: Probe) -> Detection:
 
 def _detect_host(probe: Probe) -> Detection:
     text = probe.environment.get("CPU_NUM_DEVICES", "").strip() or "1"
-    if not text.isdecimal() or int(text) < 1:
-        return _unavailable(f"CPU_NUM_DEVICES={text!r} is no number of devices")
+    if not text.isdecimal() or len(text) > 3 or int(text) < 1:
+        return _unavailable(f"CPU_NUM_DEVICES={text!r} is no number of devices from 1 to 999")
     return Detection(
         state=DetectionState.BY_NAME_ONLY,
         reason="PJRT_DEVICE=CPU: the TPU's graphs run on the host",

@@ -34,7 +34,7 @@ class TpuIO(DeviceIO):
 
     def upload(self, step: HostStep) -> DeviceStep:
         """Copy each array of the step, with execution forbidden: an upload must not run a graph."""
-        with self._runtime.forbid_execution():
+        with typed_faults("the inputs of a step"), self._runtime.forbid_execution():
             return upload_each(step, self._upload_array)
 
     def download(self, tensors: Mapping[str, torch.Tensor]) -> Download:
@@ -73,7 +73,8 @@ class TpuIO(DeviceIO):
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Overwrite a device tensor; see `DeviceIO.copy`."""
-        self._runtime.overwrite(target, source)
+        with typed_faults("the copy of a tensor"):
+            self._runtime.overwrite(target, source)
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move the model's tensors to the device, or divide them over several."""

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from core_engine.plugin.runtime import BucketShapes, LoadReport, Seams, StepModelRunner
+from core_engine.plugin.runtime import (
+    BucketShapes,
+    CaptureReport,
+    KVCacheConfig,
+    LoadReport,
+    LoRAAdapter,
+    LoRAInfo,
+    ProfileReport,
+    SchedulerOutput,
+    Seams,
+    StepHandle,
+    StepModelRunner,
+)
 from core_engine_tpu.attention import TpuAttention
 from core_engine_tpu.buckets import request_buckets, token_buckets
 from core_engine_tpu.device_io import TpuIO
@@ -48,7 +60,38 @@ class TpuModelRunner(StepModelRunner):
 
     def load_model(self) -> LoadReport:
         """Load the model; the bytes reported are those on each device, which all hold every adapter whole."""
-        report = super().load_model()
+        with self.device.exclusive():
+            report = super().load_model()
         if self._io.weights is None:
             return report
         return replace(report, weight_bytes=report.weight_bytes - self._io.weights.saved_bytes)
+
+    def profile_run(self) -> ProfileReport:
+        """Measure the largest step; like every call that computes, while no other engine does."""
+        with self.device.exclusive():
+            return super().profile_run()
+
+    def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> int:
+        """Allocate and bind the caches."""
+        with self.device.exclusive():
+            return super().initialize_kv_cache(kv_cache_config)
+
+    def dummy_run(self, num_tokens: int, num_reqs: int) -> int:
+        """Run one padded step of invented tokens."""
+        with self.device.exclusive():
+            return super().dummy_run(num_tokens, num_reqs)
+
+    def capture_model(self) -> CaptureReport:
+        """Compile every graph."""
+        with self.device.exclusive():
+            return super().capture_model()
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
+        """Compute one step, whose results are on the host when this returns."""
+        with self.device.exclusive():
+            return super().execute_model(scheduler_output)
+
+    def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
+        """Take an adapter."""
+        with self.device.exclusive():
+            return super().add_lora(adapter)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -33,8 +36,13 @@ class XlaRuntime:
     With more than one device, tensors and programs are divided over ``num_devices`` that look like one.
     """
 
+    #: What torch_xla records, and whether it may run, belongs to the process: one engine at a time.
+    _turn: ClassVar[threading.RLock] = threading.RLock()
+    _open: ClassVar[weakref.WeakSet[XlaRuntime]] = weakref.WeakSet()
+
     def __init__(self, num_devices: int = 1) -> None:
-        os.environ.setdefault(_DEVICE_VARIABLE, "TPU")
+        # As detection reads it; torch_xla takes capitals only, and an empty value for none.
+        os.environ[_DEVICE_VARIABLE] = os.environ.get(_DEVICE_VARIABLE, "").strip().upper() or "TPU"
         if num_devices > 1:
             Spmd.quiet_compiler()
         import torch._dynamo
@@ -58,6 +66,24 @@ class XlaRuntime:
             )
         self.device: torch.device = torch_xla.device()
         self.is_tpu: bool = torch_xla.runtime.device_type() == "TPU"
+        self._open.add(self)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other engines of this process, which run in other threads, from the device meanwhile."""
+        with self._turn:
+            yield
+
+    def close(self) -> None:
+        """Let go of the compiled graphs, which hold the memory of their last arguments.
+
+        Dynamo can only forget the graphs of a whole process, so it does with the last engine that closes.
+        """
+        with self._turn:
+            self._open.discard(self)
+            if not self._open:
+                torch._dynamo.reset()
+                gc.collect()
 
     def compile(self, fn: F) -> F:
         """Return ``fn`` as a function that is one graph per shape of its arguments."""

@@ -33,7 +33,8 @@ for _schema in _SCHEMAS:
 def float_order(floats: torch.Tensor) -> torch.Tensor:
     """Map float32 to int32 of the same order, above `LOWEST`; equal zeros, and NaN above infinity."""
     bits = torch.ops.core_engine_tpu.float_bits(torch.where(floats == 0, 0.0, floats))
-    return torch.where(bits < 0, torch.bitwise_xor(bits, _MAGNITUDE), bits)
+    order = torch.where(bits < 0, torch.bitwise_xor(bits, _MAGNITUDE), bits)
+    return torch.where(torch.isnan(floats), _MAGNITUDE, order)
 
 
 def largest_threshold(order: torch.Tensor, weights: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

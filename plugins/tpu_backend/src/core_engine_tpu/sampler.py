@@ -51,7 +51,8 @@ def _kept(logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     kept = _leading(order, torch.ones_like(logits), inputs["top_k"].to(torch.float32))
     kept = kept & (distance >= torch.log(torch.clamp(inputs["min_p"], min=1e-38))[:, None])
     weights = torch.where(kept, torch.exp(distance), 0.0)
-    top_p = inputs["top_p"]
+    # Below this a product with the sum may vanish, and with it the most likely token.
+    top_p = torch.clamp(inputs["top_p"], min=1e-30)
     in_nucleus = _leading(order, weights, top_p * weights.sum(-1))
     return kept & (in_nucleus | (top_p[:, None] >= 1))
 

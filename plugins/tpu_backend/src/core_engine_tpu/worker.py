@@ -61,6 +61,13 @@ class TpuWorker(WorkerBase):
             return budget
         return divide_memory(budget, share=self.config.device_memory_utilization, source=source)
 
+    def shutdown(self) -> bool:
+        """Drop the runner, then the graphs that would hold its memory."""
+        was_open = super().shutdown()
+        if was_open:
+            self.device.close()
+        return was_open
+
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
         """Compute one step."""
         return self.model_runner.execute_model(scheduler_output)

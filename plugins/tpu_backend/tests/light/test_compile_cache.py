@@ -45,7 +45,7 @@ def test_on_a_tpu_it_is_on_by_default_in_the_users_cache(tmp_path: Path) -> None
     assert folder.parent == tmp_path / "core-engine" / "xla"
 
 
-@pytest.mark.parametrize(("option", "is_tpu"), [("auto", False), ("off", True), ("off", False)])
+@pytest.mark.parametrize(("option", "is_tpu"), [("auto", False), ("off", True), ("OFF", True), ("", True)])
 def test_off_and_the_host_keep_nothing(option: str, is_tpu: bool) -> None:
     assert choose_cache_folder(option, MODEL, is_tpu=is_tpu, environment={}) is None
 

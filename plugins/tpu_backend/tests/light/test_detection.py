@@ -72,7 +72,7 @@ def test_the_host_is_served_by_name_only(tmp_path: Path, variable: dict[str, str
     assert len(detection.devices) == count
 
 
-@pytest.mark.parametrize("text", ["0", "many", "-2"])
+@pytest.mark.parametrize("text", ["0", "many", "-2", "100000000"])
 def test_a_number_of_host_devices_that_is_none_is_told(tmp_path: Path, text: str) -> None:
     detection = detect_tpus(Machine(tmp_path, [], PJRT_DEVICE="CPU", CPU_NUM_DEVICES=text))
     assert detection.state is DetectionState.UNAVAILABLE

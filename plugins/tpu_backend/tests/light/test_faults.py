@@ -34,6 +34,9 @@ def test_a_device_that_is_gone_is_told(text: str) -> None:
 
 def test_other_errors_stay_what_they_are() -> None:
     assert typed_fault(RuntimeError("INVALID_ARGUMENT: shapes differ"), "a graph") is None
+    assert typed_fault(RuntimeError("shape [3] is unavailable here; the user aborted"), "a graph") is None
+    scratch = "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem while allocating on stack"
+    assert typed_fault(RuntimeError(scratch), "a graph") is None
     cause = RuntimeError("INVALID_ARGUMENT: shapes differ")
     with pytest.raises(RuntimeError, match=r"^INVALID_ARGUMENT: shapes differ$"), typed_faults("a graph"):
         raise cause
