@@ -69,6 +69,12 @@ class CompileResult:
         return max(0, largest - self.weight_bytes - self.kv_cache_bytes)
 
     @property
+    def _padding_note(self) -> str:
+        if self.padding_bytes:
+            return "of weights and KV cache in the device's layout"
+        return "that is known: no graph reads all weights and the KV cache"
+
+    @property
     def working_bytes(self) -> int:
         """The most that one graph needs besides its arguments."""
         return max((graph.working_bytes for graph in self.graphs), default=0)
@@ -157,7 +163,7 @@ class CompileResult:
             rows += [
                 ("KV cache", _mib(self.kv_cache_bytes), self.budget.rule),
                 ("KV tokens", f"{self.num_kv_tokens:,}", concurrency),
-                ("padding", _mib(self.padding_bytes), "of weights and KV cache in the device's layout"),
+                ("padding", _mib(self.padding_bytes), self._padding_note),
                 ("programs", _mib(self.code_bytes), f"{len(self.graphs)} graphs"),
                 ("working memory", _mib(self.working_bytes), "of the graph that needs most"),
                 ("needed", _mib(self.needed_bytes), "all of the above"),
