@@ -27,7 +27,7 @@ def check_heads(config: EngineConfig, model: ModelConfig, num_devices: int) -> N
         return
     raise ConfigError(
         f"tensor_parallel_size {size} does not divide the {num_heads} query heads and {num_kv_heads} K/V "
-        f"heads of {model.architecture} evenly; on {num_devices} devices these sizes do: "
+        f"heads of {model.architecture} evenly; with as many devices these sizes do: "
         f"{', '.join(map(str, possible))}"
     )
 

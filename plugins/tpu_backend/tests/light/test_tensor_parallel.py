@@ -25,7 +25,7 @@ def test_heads_that_cannot_be_divided_are_refused_with_the_sizes_that_can() -> N
     config = replace(CONFIG, tensor_parallel_size=4)
     expected = (
         "tensor_parallel_size 4 does not divide the 9 query heads and 3 K/V heads of SomeForCausalLM evenly; "
-        "on 4 devices these sizes do: 1, 3"
+        "with as many devices these sizes do: 1, 3"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
         check_heads(config, MODEL, 4)
