@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from core_engine._text import aligned
 from core_engine.backends.discovery import Finding, FindingState, survey
 from core_engine.backends.selection import Selection, choose, read_request
 from core_engine.errors import CoreEngineError
@@ -108,11 +109,7 @@ def report_backends(flag: str | None, environment: Mapping[str, str], probe: Pro
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out columns with two blanks between them; the last one is as wide as it must be."""
-    widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in (header, *rows)
-    )
+    return "\n".join(aligned([header, *rows]))
 
 
 def _row(finding: Finding, selected: bool) -> BackendRow:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
-from core_engine._text import one_line
+from core_engine._text import aligned, mib, one_line
 from core_engine.config import EngineConfig
 from core_engine.kv_cache.grouping import block_bytes
 from core_engine.kv_cache.specs import KVCacheConfig
@@ -99,8 +99,8 @@ class CompileResult:
             problems.append(f"does not fit: {self.shortage}")
         elif self.needed_bytes > self.memory_bytes:
             problems.append(
-                f"does not fit: a device has {_mib(self.memory_bytes)}, of which "
-                f"{_mib(self.needed_bytes)} are needed; lower device_memory_utilization, kv_cache_bytes or "
+                f"does not fit: a device has {mib(self.memory_bytes)}, of which "
+                f"{mib(self.needed_bytes)} are needed; lower device_memory_utilization, kv_cache_bytes or "
                 "max_num_batched_tokens"
             )
         return tuple(problems)
@@ -114,11 +114,11 @@ class CompileResult:
     def text(self) -> str:
         """Return the table of graphs, the sum of the memory and the result."""
         lines = (
-            [*_aligned([_COLUMNS, *map(_cells, self.graphs)], numbers=range(2, len(_COLUMNS))), ""]
+            [*aligned([_COLUMNS, *map(_cells, self.graphs)], numbers=range(2, len(_COLUMNS))), ""]
             if self.graphs
             else []
         )
-        lines += _aligned(self._memory_rows(), numbers=range(1, 2))
+        lines += aligned(self._memory_rows(), numbers=range(1, 2))
         result = self.problems or (
             f"compiles and fits: {len(self.graphs)} graphs for {self._used_part}{self.target}, room for "
             f"{self.num_kv_tokens:,} KV tokens",
@@ -157,20 +157,20 @@ class CompileResult:
     def _memory_rows(self) -> list[tuple[str, ...]]:
         rows = []
         if self.budget is not None:
-            rows.append(("weights", _mib(self.weight_bytes), ""))
+            rows.append(("weights", mib(self.weight_bytes), ""))
         if self.pool is not None and self.budget is not None:
             concurrency = f"{self.pool.max_concurrency:.1f} requests of {self.pool.max_model_len:,} tokens"
             rows += [
-                ("KV cache", _mib(self.kv_cache_bytes), self.budget.rule),
+                ("KV cache", mib(self.kv_cache_bytes), self.budget.rule),
                 ("KV tokens", f"{self.num_kv_tokens:,}", concurrency),
-                ("padding", _mib(self.padding_bytes), self._padding_note),
-                ("programs", _mib(self.code_bytes), f"{len(self.graphs)} graphs"),
-                ("working memory", _mib(self.working_bytes), "of the graph that needs most"),
-                ("needed", _mib(self.needed_bytes), "all of the above"),
+                ("padding", mib(self.padding_bytes), self._padding_note),
+                ("programs", mib(self.code_bytes), f"{len(self.graphs)} graphs"),
+                ("working memory", mib(self.working_bytes), "of the graph that needs most"),
+                ("needed", mib(self.needed_bytes), "all of the above"),
             ]
         names = ", ".join(dict.fromkeys(device.name for device in self.devices))
         count = f"each of {len(self.devices)} devices" if len(self.devices) > 1 else "the device"
-        rows.append(("memory", _mib(self.memory_bytes), f"of {count} ({names})"))
+        rows.append(("memory", mib(self.memory_bytes), f"of {count} ({names})"))
         return list(rows)
 
 
@@ -188,23 +188,6 @@ def _cells(graph: CompiledGraph) -> tuple[str, ...]:
         graph.name,
         graph.step,
         f"{graph.seconds:.1f}",
-        *map(_mib, sizes),
+        *map(mib, sizes),
         str(graph.num_custom_calls),
     )
-
-
-def _aligned(rows: list[tuple[str, ...]], *, numbers: range) -> list[str]:
-    """Pad the columns; those in ``numbers`` stand at the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            f"{cell:>{width}}" if place in numbers else f"{cell:<{width}}"
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):,.1f} MiB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core_engine._text import aligned, mib
 from core_engine.kv_cache.specs import KVCacheConfig
 from core_engine.worker.reports import CaptureReport, MemoryBudget, ProgramGroup
 
@@ -54,9 +55,9 @@ class StartTable:
     def lines(self) -> list[str]:
         """Return the table, one row a line, names left and numbers right."""
         rows = [
-            ("weights", _mib(self.weight_bytes), ""),
-            ("activations", _mib(self.activation_bytes), "largest step"),
-            ("KV cache", _mib(self.kv_cache_bytes), self.kv_cache_rule),
+            ("weights", mib(self.weight_bytes), ""),
+            ("activations", mib(self.activation_bytes), "largest step"),
+            ("KV cache", mib(self.kv_cache_bytes), self.kv_cache_rule),
             ("KV tokens", f"{self.num_kv_tokens:,}", ""),
             ("concurrency", f"{self.max_concurrency:.1f}x", f"requests of {self.max_model_len:,} tokens"),
             ("load time", f"{self.load_seconds:.1f} s", ""),
@@ -65,12 +66,4 @@ class StartTable:
             costs = (f"{group.name} {group.num_programs} in {group.seconds:.1f} s" for group in self.programs)
             count = sum(group.num_programs for group in self.programs)
             rows.insert(-1, ("programs", f"{count:,}", ", ".join(costs)))
-        name_width = max(len(name) for name, _, _ in rows)
-        number_width = max(len(number) for _, number, _ in rows)
-        return [
-            f"{name:<{name_width}}  {number:>{number_width}}  {note}".rstrip() for name, number, note in rows
-        ]
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):,.1f} MiB"
+        return aligned(rows, numbers=(1,))

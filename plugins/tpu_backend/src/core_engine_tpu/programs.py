@@ -38,7 +38,7 @@ class TpuPrograms(ProgramBuilder):
         def program(*args: Any) -> object:
             if not self._is_sealed:
                 return _run(name, compiled, args)
-            # Read anew each time: another engine in this process may be warming up.
+            # Read anew each time: another engine of this process may have warmed up since.
             before = self._counts()
             result = _run(name, compiled, args)
             if self._counts() != before:
