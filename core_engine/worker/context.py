@@ -26,6 +26,8 @@ class WorkerContext:
     #: Parsed values of the backend's options, defaults filled in.
     options: Mapping[str, str | int | float | bool | None]
     world_size: int = 1
+    #: A file on this host through which the ranks find each other; empty for one rank.
+    rendezvous: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

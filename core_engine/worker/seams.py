@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from core_engine.attention.base import AttentionBackend
     from core_engine.models.layer_transforms import LayerTransform
+    from core_engine.parallel.communicator import Communicator
     from core_engine.sampling.base import Sampler
     from core_engine.worker.device_io import DeviceIO
     from core_engine.worker.program_builder import ProgramBuilder
@@ -32,3 +33,5 @@ class Seams:
     #: Compute a step that holds both prefills and decodes as two, for a device that cannot mix them. With
     #: it a backend may declare ``mixed_batches`` all the same.
     splits_mixed_steps: bool = False
+    #: Joins this rank with the others; None where one worker runs the whole model.
+    communicator: Communicator | None = None
