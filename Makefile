@@ -47,6 +47,7 @@ check: $(VENV)/ready ## Lint, formatting, types, generated reference pages
 	$(BIN)/mypy
 	$(BIN)/mypy examples/sim_accelerator/src
 	$(BIN)/mypy plugins/tpu_backend/src
+	$(BIN)/mypy plugins/cuda_backend/src
 	$(BIN)/python scripts/write_reference.py --check
 
 docs: $(VENV)/docs-ready reference ## Build the documentation into docs/_build; warnings are errors
