@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import ctypes.util
 import glob
+import importlib.util
 import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import importlib_metadata
 
@@ -38,6 +41,23 @@ class Probe:
     def library(self, name: str) -> str | None:
         """Return the file name of a shared library (``"cuda"`` for libcuda), or None; nothing is loaded."""
         return ctypes.util.find_library(name)
+
+    def load_library(self, file_name: str) -> Any | None:
+        """Load a shared library (``"libnvidia-ml.so.1"``) through ctypes; None where it is not found.
+
+        For a driver's library of questions, which opens no device context. It stays loaded.
+        """
+        try:
+            return ctypes.CDLL(file_name)
+        except OSError:
+            return None
+
+    def package_text(self, package: str, file_name: str) -> str | None:
+        """Return the text of a file of an installed top-level package, or None; nothing is imported."""
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            return None
+        return _read(Path(spec.origin).parent / file_name)
 
     def distribution_version(self, distribution: str) -> str | None:
         """Return the installed version of a Python distribution, or None; nothing is imported."""
