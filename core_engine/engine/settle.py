@@ -13,6 +13,7 @@ from core_engine.config import DTYPE_BYTES, EngineConfig, ModelConfig
 from core_engine.engine.feature_rows import feature_rows
 from core_engine.engine.feature_table import FeatureRow, FeatureTable
 from core_engine.errors import ConfigError, UnsupportedFeature, did_you_mean
+from core_engine.parallel.heads import check_heads
 from core_engine.plugin import Capabilities
 from core_engine.scheduler.drafts import MAX_DRAFT_TOKENS
 from core_engine.scheduler.features import is_on
@@ -49,6 +50,7 @@ def settle_config(
             f"tensor_parallel_size {config.tensor_parallel_size} is not offered by backend {backend!r}; "
             f"the most here is {capabilities.max_tensor_parallel_size}"
         )
+    check_heads(config, model, [(model.num_attention_heads, model.num_kv_heads or model.num_attention_heads)])
     settled = replace(
         config,
         scheduler=choice.name,

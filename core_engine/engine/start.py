@@ -116,7 +116,7 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
         capabilities = executor.init_device().capabilities
         if capabilities != prepared.context.capabilities:
             config, features = _narrow(prepared, capabilities)
-        executor.load_model()
+        loaded = executor.load_model()
         specs = executor.get_kv_cache_spec()
         budget = executor.determine_available_memory()
         kv_config = size_pool(config, model, capabilities, specs, budget.kv_cache_bytes)
@@ -137,6 +137,8 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
         capture,
         kv_cache_bytes=kv_cache_bytes,
         load_seconds=time.perf_counter() - started_s,
+        num_devices=config.tensor_parallel_size,
+        divided_share=loaded.divided_share,
     )
     for line in table.lines():
         logger.info(line)

@@ -28,6 +28,9 @@ class StartTable:
     load_seconds: float
     #: What was compiled or captured, by function.
     programs: tuple[ProgramGroup, ...] = ()
+    #: Over how many devices the model is divided, and which share of its parameters is, from 0 to 1.
+    num_devices: int = 1
+    divided_share: float = 0.0
 
     @classmethod
     def build(
@@ -38,6 +41,8 @@ class StartTable:
         *,
         kv_cache_bytes: int,
         load_seconds: float,
+        num_devices: int = 1,
+        divided_share: float = 0.0,
     ) -> StartTable:
         """Collect the numbers; ``kv_cache_bytes`` is what the runner really allocated."""
         return cls(
@@ -50,12 +55,17 @@ class StartTable:
             max_model_len=config.max_model_len,
             load_seconds=load_seconds,
             programs=capture.groups,
+            num_devices=num_devices,
+            divided_share=divided_share,
         )
 
     def lines(self) -> list[str]:
         """Return the table, one row a line, names left and numbers right."""
+        divided = ""
+        if self.num_devices > 1:
+            divided = f"{self.divided_share:.1%} of the parameters divided over {self.num_devices} devices"
         rows = [
-            ("weights", mib(self.weight_bytes), ""),
+            ("weights", mib(self.weight_bytes), divided),
             ("activations", mib(self.activation_bytes), "largest step"),
             ("KV cache", mib(self.kv_cache_bytes), self.kv_cache_rule),
             ("KV tokens", f"{self.num_kv_tokens:,}", ""),

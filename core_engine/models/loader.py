@@ -22,6 +22,10 @@ from core_engine.models.logits import LogitsFunction, make_logits_function
 from core_engine.models.rotary import fix_longrope
 from core_engine.models.signatures import accepted_arguments
 from core_engine.models.weights import WeightSource, read_weights
+from core_engine.parallel.communicator import Communicator
+from core_engine.parallel.rank_layers import find_rank_layers
+from core_engine.parallel.share import divided_share
+from core_engine.parallel.transform import TensorParallel
 
 __all__ = ["BackboneFunction", "LoadedModel", "load_model"]
 
@@ -42,6 +46,8 @@ class LoadedModel:
     layers: tuple[FoundLayer, ...]
     #: Bytes of all parameters and buffers, tied ones counted once.
     weight_bytes: int
+    #: Which share of all parameters is divided over the ranks, from 0 to 1.
+    divided_share: float
     #: How many modules each transform replaced, by its name.
     replaced: dict[str, int]
     #: Seconds that loading took.
@@ -60,6 +66,7 @@ def load_model(
     transforms: Sequence[LayerTransform] = (),
     weight_device: str = "cpu",
     experts: str | None = None,
+    communicator: Communicator | None = None,
     progress: bool = True,
 ) -> LoadedModel:
     """Load the model that ``facts`` describe in ``dtype`` ("bfloat16", "float16", "float32").
@@ -69,7 +76,9 @@ def load_model(
     transformers computes the experts of mixture models: "grouped_mm", "batched_mm" (static shapes) or
     "eager"; None takes grouped_mm where torch has it, which is the fastest on CPU, else eager.
     ``weight_device`` is where weights are read to; on "meta" none are read, and the model has shapes and
-    data types only (its experts are computed by "batched_mm"). ``progress`` shows a bar on stderr for
+    data types only (its experts are computed by "batched_mm"). ``communicator`` joins this rank with those
+    that hold the other shares of the model: it is then divided before ``transforms``, and the layers that
+    are returned have this rank's heads. ``progress`` shows a bar on stderr for
     loads that take longer than a second.
 
     Raises `UnsupportedModel` before any weight is read (or fetched), `ModelLoadError` for weights that
@@ -81,9 +90,18 @@ def load_model(
         Path(facts.directory), facts.gguf_file, trust_remote_code=config.trust_remote_code
     )
     text = text_causal_lm(full)
-    meta_model = build_meta_model(text, dtype=torch_dtype, trust_remote_code=config.trust_remote_code)
+
+    def build() -> Any:
+        return build_meta_model(text, dtype=torch_dtype, trust_remote_code=config.trust_remote_code)
+
+    meta_model = build()
     findings = find_layers(meta_model)
     replaced: dict[str, int] = {}
+    layers = findings.layers
+    if communicator is not None:
+        rank, size = communicator.rank, communicator.size
+        layers = find_rank_layers(meta_model, layers, config, facts, rank=rank, size=size)
+        transforms = (TensorParallel(communicator), *transforms)
     if config.max_loras:
         transforms = (LoRATransform(findings.token_linears), *transforms)
 
@@ -92,7 +110,7 @@ def load_model(
             replaced[step.name] = step.apply(model, config, facts)
 
     if weight_device == "meta":
-        model = meta_model.requires_grad_(False)
+        model = (meta_model if communicator is None else build()).requires_grad_(False)
         transform(model)
     else:
         source = WeightSource(
@@ -112,6 +130,7 @@ def load_model(
             experts=experts,
             transform=transform,
             progress=progress,
+            is_divided=communicator is not None,
         )
     longest = config.max_model_len or facts.max_position_embeddings
     if longest is not None:
@@ -120,7 +139,8 @@ def load_model(
         module=model,
         backbone=_make_backbone(model, findings.backbone_name),
         logits=make_logits_function(model, findings.logits_backbone_name),
-        layers=findings.layers,
+        layers=layers,
+        divided_share=divided_share(meta_model),
         weight_bytes=_weight_bytes(model),
         replaced=replaced,
         seconds=time.perf_counter() - begin,

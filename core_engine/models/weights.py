@@ -8,6 +8,7 @@ into the transformed model. After loading the object is of the original class ag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from core_engine.models.attention_hook import ATTENTION_NAME
 from core_engine.models.causal_lm import require_gguf
 from core_engine.models.locate import WEIGHT_PATTERNS, fetch_weights
 from core_engine.models.shards import check_shards
+from core_engine.parallel.reading import expect_whole, keep_shares, one_by_one
 
 __all__ = ["WeightSource", "read_weights"]
 
@@ -58,18 +60,28 @@ def read_weights(
     experts: str | None,
     transform: Callable[[torch.nn.Module], None],
     progress: bool,
+    is_divided: bool = False,
 ) -> Any:
     """Return the loaded model: eval mode, no gradients, nothing left on the meta device.
+
+    With ``is_divided`` the transform leaves shares of parameters, and whole ones are read one by one, into
+    host memory, for these to be cut from (`core_engine.parallel.reading`).
 
     Raises `ModelLoadError` naming the weights that are missing, unexpected or of another shape, or the
     file that is damaged.
     """
     keywords = _source_keywords(source)
-    if device != "cpu":
+    if device != "cpu" and not is_divided:
         keywords["device_map"] = {"": device}
-    with quiet_transformers(progress=progress):
+
+    def prepare(model: torch.nn.Module) -> None:
+        transform(model)
+        if is_divided:
+            expect_whole(model, device)
+
+    with quiet_transformers(progress=progress), one_by_one() if is_divided else nullcontext():
         try:
-            model, report = _transforming_class(model_class, transform).from_pretrained(
+            model, report = _transforming_class(model_class, prepare).from_pretrained(
                 source.directory,
                 config=config,
                 dtype=dtype,
@@ -88,6 +100,8 @@ def read_weights(
                 f"cannot load the weights in {str(source.directory)!r}: {error_line(error)}"
             ) from error
     model.__class__ = model_class
+    if is_divided:
+        keep_shares(model, device)
     _check_report(report, source)
     _check_complete(model, source)
     return model.requires_grad_(False).eval()

@@ -13,6 +13,7 @@ from core_engine.hookspecs import ModelRunnerApi, WorkerApi
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.lora.messages import LoRAAdapter, LoRAInfo
 from core_engine.models.layer_transforms import LayerTransform
+from core_engine.parallel.plan import TensorParallelPlan
 from core_engine.sampling.base import Sampler
 from core_engine.sampling.noise import PARITY as THREEFRY_PARITY
 from core_engine.sampling.reference import ReferenceSampler
@@ -93,6 +94,7 @@ __all__ = [
     "StepKind",
     "StepModelRunner",
     "StepShape",
+    "TensorParallelPlan",
     "TorchDenseKernel",
     "WorkerApi",
     "WorkerBase",

@@ -39,8 +39,11 @@ class DeviceReport:
 class LoadReport:
     """What loading the model took."""
 
+    #: Bytes on one device.
     weight_bytes: int
     seconds: float
+    #: Which share of the model's parameters is divided over the devices, from 0 to 1.
+    divided_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -85,6 +85,7 @@ class StepModelRunner(ModelRunnerBase):
             transforms=self.seams.layer_transforms,
             weight_device=self.seams.io.weight_device,
             experts=self.seams.experts,
+            communicator=self.seams.communicator,
         )
         self._loaded = loaded
         for layer in loaded.layers:
@@ -96,7 +97,9 @@ class StepModelRunner(ModelRunnerBase):
         if config.max_loras:
             self._loras = LoRAStore(self.model, self.seams.io, config, self.forward_context)
             weight_bytes += self._loras.num_bytes
-        return LoadReport(weight_bytes=weight_bytes, seconds=loaded.seconds)
+        return LoadReport(
+            weight_bytes=weight_bytes, seconds=loaded.seconds, divided_share=loaded.divided_share
+        )
 
     def profile_run(self) -> ProfileReport:
         """Measure the largest step with nothing bound: attention returns zeros and touches no cache."""

@@ -62,9 +62,11 @@ class TpuModelRunner(StepModelRunner):
         """Load the model; the bytes reported are those on each device, which all hold every adapter whole."""
         with self.device.exclusive():
             report = super().load_model()
-        if self._io.weights is None:
+        weights = self._io.weights
+        if weights is None:
             return report
-        return replace(report, weight_bytes=report.weight_bytes - self._io.weights.saved_bytes)
+        num_bytes = report.weight_bytes - weights.saved_bytes
+        return replace(report, weight_bytes=num_bytes, divided_share=weights.divided_share)
 
     def profile_run(self) -> ProfileReport:
         """Measure the largest step; like every call that computes, while no other engine does."""

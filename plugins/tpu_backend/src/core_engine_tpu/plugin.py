@@ -27,7 +27,7 @@ from core_engine_tpu.chips import parse_target
 from core_engine_tpu.detection import HOST_DEVICE, detect_tpus, missing_for_compile_check
 from core_engine_tpu.doctor import tpu_facts
 from core_engine_tpu.kernel_limits import kernel_block_sizes
-from core_engine_tpu.tensor_parallel import check_devices, check_heads
+from core_engine_tpu.tensor_parallel import check_devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,11 +122,8 @@ def capabilities(
 
 
 @hookimpl
-def check_config(
-    config: EngineConfig, model: ModelConfig, devices: tuple[DeviceInfo, ...], options: Mapping[str, Any]
-) -> tuple[ConfigChange, ...]:
-    """Keep the largest step within what is compiled, and refuse heads that cannot be divided."""
-    check_heads(config, model, len(devices))
+def check_config(config: EngineConfig, options: Mapping[str, Any]) -> tuple[ConfigChange, ...]:
+    """Keep the largest step within what is compiled."""
     if options["memory_bytes"] < 1:
         raise ConfigError(f"memory_bytes must be at least 1, got {options['memory_bytes']}")
     request_buckets(options["request_buckets"])  # may refuse

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from core_engine.plugin import EngineConfig, ModelConfig, UnsupportedFeature
-from core_engine.plugin.runtime import LayerTransform
+from core_engine.plugin import EngineConfig, ModelConfig
+from core_engine.plugin.runtime import LayerTransform, TensorParallelPlan
 from core_engine_tpu.runtime import XlaRuntime
 from core_engine_tpu.sharding import divide_weights, divided_share
 
@@ -41,16 +41,11 @@ class RequireTensorParallelPlan(LayerTransform):
 
     def apply(self, model: torch.nn.Module, config: EngineConfig, facts: ModelConfig) -> int:
         """Replace nothing; raise `UnsupportedFeature` without a plan."""
-        if not _plan_of(model):
-            raise UnsupportedFeature(
-                f"tensor_parallel_size {config.tensor_parallel_size}: transformers has no tensor-parallel "
-                f"plan for {facts.architecture}, so nothing says how its weights may be divided; run it on "
-                "one device"
-            )
+        TensorParallelPlan.of_model(model, config, facts)
         return 0
 
 
-def place_weights(model: torch.nn.Module, runtime: XlaRuntime) -> PlacedWeights:
+def place_weights(model: Any, runtime: XlaRuntime) -> PlacedWeights:
     """Move parameters and buffers to the device one by one; what is tied stays tied.
 
     Over several devices each gets its part of a divided parameter and no more.
@@ -58,7 +53,7 @@ def place_weights(model: torch.nn.Module, runtime: XlaRuntime) -> PlacedWeights:
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     divided: Mapping[str, int] = {}
     if runtime.num_devices > 1:
-        divided = divide_weights(_plan_of(model), shapes, runtime.num_devices)
+        divided = divide_weights(TensorParallelPlan(model.tp_plan), shapes, runtime.num_devices)
     placed: dict[int, torch.Tensor] = {}
     total_bytes = device_bytes = 0
     for prefix, module in model.named_modules():
@@ -108,8 +103,3 @@ def _tell(weights: PlacedWeights, num_devices: int) -> None:
         100 * weights.divided_share,
         weights.device_bytes / (1 << 20),
     )
-
-
-def _plan_of(model: Any) -> Mapping[str, str]:
-    """Return transformers' plan: names of modules, with ``*`` for numbers, to styles."""
-    return getattr(model, "tp_plan", None) or {}

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from core_engine_tpu.sharding import divide_weights, divided_share
 
-PLAN = {
+from core_engine.plugin.runtime import TensorParallelPlan
+
+STYLES = {
     "model.layers.*.self_attn.q_proj": "colwise",
     "model.layers.*.self_attn.o_proj": "rowwise",
     "model.layers.*.self_attn.q_norm": "replicated_with_grad_allreduce",
@@ -12,6 +14,7 @@ PLAN = {
     "model.embed_tokens": "embedding_rowwise",
     "lm_head": "colwise_gather_output",
 }
+PLAN = TensorParallelPlan(STYLES)
 
 
 def test_a_matrix_is_divided_by_its_outputs_or_inputs_and_a_bias_with_the_outputs() -> None:
@@ -49,11 +52,12 @@ def test_norms_styles_that_are_not_known_and_parameters_without_a_rule_stay_whol
         "model.layers.0.mlp.experts.router": (8, 64),
         "model.norm.weight": (64,),
     }
-    assert divide_weights({**PLAN, "model.norm": "a_style_of_tomorrow"}, shapes, 4) == {}
+    plan = TensorParallelPlan({**STYLES, "model.norm": "a_style_of_tomorrow"})
+    assert divide_weights(plan, shapes, 4) == {}
 
 
 def test_numbers_within_names_are_no_wildcards() -> None:
-    plan = {"model.layers.*.conv1": "colwise"}
+    plan = TensorParallelPlan({"model.layers.*.conv1": "colwise"})
     shapes = {"model.layers.2.conv1.weight": (8, 8), "model.layers.2.conv2.weight": (8, 8)}
     assert divide_weights(plan, shapes, 2) == {"model.layers.2.conv1.weight": 0}
 

@@ -1,42 +1,17 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 from core_engine_tpu import plugin
-from core_engine_tpu.tensor_parallel import check_devices, check_heads, possible_sizes
+from core_engine_tpu.tensor_parallel import check_devices
 
-from core_engine.plugin import ConfigError, DeviceInfo, UnsupportedFeature
+from core_engine.plugin import DeviceInfo, UnsupportedFeature
 from core_engine.testing.fake_context import fake_engine_config, fake_model_config
 
 CONFIG = fake_engine_config()
-MODEL = fake_model_config(architecture="SomeForCausalLM", num_attention_heads=9, num_kv_heads=3)
+MODEL = fake_model_config()
 DEVICES = tuple(DeviceInfo(index=index, name=f"device {index}") for index in range(4))
-
-
-def test_sizes_divide_both_kinds_of_heads() -> None:
-    assert possible_sizes(32, 8, 8) == (1, 2, 4, 8)
-    assert possible_sizes(9, 3, 8) == (1, 3)
-    assert possible_sizes(8, 1, 8) == (1,)
-
-
-def test_heads_that_cannot_be_divided_are_refused_with_the_sizes_that_can() -> None:
-    config = replace(CONFIG, tensor_parallel_size=4)
-    expected = (
-        "tensor_parallel_size 4 does not divide the 9 query heads and 3 K/V heads of SomeForCausalLM evenly; "
-        "with as many devices these sizes do: 1, 3"
-    )
-    with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
-        check_heads(config, MODEL, 4)
-    check_heads(replace(CONFIG, tensor_parallel_size=3), MODEL, 4)
-
-
-def test_without_a_number_of_kv_heads_the_query_heads_must_divide() -> None:
-    model = replace(MODEL, num_kv_heads=None, num_attention_heads=8)
-    check_heads(replace(CONFIG, tensor_parallel_size=4), model, 4)
-    with pytest.raises(ConfigError, match="8 query heads"):
-        check_heads(replace(CONFIG, tensor_parallel_size=3), model, 4)
 
 
 def test_one_device_or_all_are_used() -> None:
