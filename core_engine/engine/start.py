@@ -43,7 +43,8 @@ class PreparedEngine:
 
     settled: SettledEngine
     selection: Selection
-    context: WorkerContext
+    #: One per worker, rank 0 first.
+    contexts: tuple[WorkerContext, ...]
 
     @property
     def config(self) -> EngineConfig:
@@ -54,6 +55,11 @@ class PreparedEngine:
     def model(self) -> ModelConfig:
         """The model's facts."""
         return self.settled.model
+
+    @property
+    def context(self) -> WorkerContext:
+        """What rank 0 is built from."""
+        return self.contexts[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +96,20 @@ def prepare_selected(config: EngineConfig, selection: Selection, *, weights: boo
     for line in settled.features.lines():
         logger.info(line)
     plans = backend.plan_workers(settled.config, devices)
-    context = WorkerContext(
-        config=settled.config,
-        model=settled.model,
-        capabilities=settled.capabilities,
-        plan=plans[0],
-        devices=tuple(device for device in devices if device.index in plans[0].device_indices),
-        options=backend.parse_options(config.backend_options),
-        world_size=len(plans),
+    by_index = {device.index: device for device in devices}
+    contexts = tuple(
+        WorkerContext(
+            config=settled.config,
+            model=settled.model,
+            capabilities=settled.capabilities,
+            plan=plan,
+            devices=tuple(by_index[index] for index in plan.device_indices),
+            options=backend.parse_options(config.backend_options),
+            world_size=len(plans),
+        )
+        for plan in plans
     )
-    return PreparedEngine(settled, selection, context)
+    return PreparedEngine(settled, selection, contexts)
 
 
 def start_engine(prepared: PreparedEngine) -> StartedEngine:
@@ -111,7 +121,7 @@ def start_engine(prepared: PreparedEngine) -> StartedEngine:
     started_s = time.perf_counter()
     config, model, backend = prepared.config, prepared.model, prepared.selection.backend
     features = prepared.settled.features
-    executor = create_executor(backend, prepared.context)
+    executor = create_executor(backend, prepared.contexts)
     try:
         capabilities = executor.init_device().capabilities
         if capabilities != prepared.context.capabilities:

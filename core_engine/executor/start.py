@@ -23,18 +23,19 @@ EXECUTORS = ("in-process", "process")
 
 
 def create_executor(
-    backend: Backend, context: WorkerContext, environment: Mapping[str, str] | None = None
+    backend: Backend, contexts: tuple[WorkerContext, ...], environment: Mapping[str, str] | None = None
 ) -> Executor:
-    """Build the worker of ``context`` where ``context.config.executor`` says, with its extensions.
+    """Build the worker of ``contexts`` where its ``config.executor`` says, with its extensions.
 
     The device is not opened yet: `Executor.init_device` comes first. ``environment`` (by default the
     process's) is where ``CORE_ENGINE_EXTENSIONS`` and ``CORE_ENGINE_PLUGINS`` are read. Raises
     `UnsupportedFeature` for more than one worker, and what loading the plugins raises.
     """
     variables = os.environ if environment is None else environment
-    if context.world_size != 1:
+    context = contexts[0]
+    if len(contexts) != 1:
         raise UnsupportedFeature(
-            f"backend {backend.name!r} plans {context.world_size} workers, but this core-engine runs one: "
+            f"backend {backend.name!r} plans {len(contexts)} workers, but this core-engine runs one: "
             "set tensor_parallel_size to 1"
         )
     kind = context.config.executor

@@ -92,7 +92,12 @@ class WorkerHost(WorkerFacade):
         if self._worker.device is None:
             raise ContractError(f"{self._backend}: init_device did not set the worker's `device`")
         runner = self._backend.create_model_runner(
-            RunnerContext(worker=self._context, capabilities=report.capabilities, device=self._worker.device)
+            RunnerContext(
+                worker=self._context,
+                capabilities=report.capabilities,
+                device=self._worker.device,
+                communicator=self._worker.communicator,
+            )
         )
         # The worker reaches the runner through the façade only, so that extensions always fire.
         self._worker.attach_model_runner(ModelRunnerFacade(runner_hooks(runner, self._extensions)))

@@ -13,7 +13,9 @@ from core_engine.hookspecs import ModelRunnerApi, WorkerApi
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.lora.messages import LoRAAdapter, LoRAInfo
 from core_engine.models.layer_transforms import LayerTransform
+from core_engine.parallel.communicator import Communicator
 from core_engine.parallel.plan import TensorParallelPlan
+from core_engine.parallel.torch_communicator import TorchCommunicator
 from core_engine.sampling.base import Sampler
 from core_engine.sampling.noise import PARITY as THREEFRY_PARITY
 from core_engine.sampling.reference import ReferenceSampler
@@ -48,6 +50,7 @@ __all__ = [
     "AttentionNeeds",
     "BucketShapes",
     "CaptureReport",
+    "Communicator",
     "DenseKernel",
     "DeviceIO",
     "DeviceReport",
@@ -95,6 +98,7 @@ __all__ = [
     "StepModelRunner",
     "StepShape",
     "TensorParallelPlan",
+    "TorchCommunicator",
     "TorchDenseKernel",
     "WorkerApi",
     "WorkerBase",

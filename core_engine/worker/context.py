@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core_engine.config import EngineConfig, ModelConfig
 from core_engine.plugin._backend_types import DeviceInfo, WorkerPlan
 from core_engine.plugin._capabilities import Capabilities
+
+if TYPE_CHECKING:
+    from core_engine.parallel.communicator import Communicator
 
 __all__ = ["RunnerContext", "WorkerContext"]
 
@@ -39,6 +42,8 @@ class RunnerContext:
     capabilities: Capabilities
     #: The ``torch.device`` (or a backend's own handle) that ``WorkerBase.device`` held after ``init_device``.
     device: Any
+    #: What ``WorkerBase.communicator`` held then; a runner hands it on in `Seams.communicator`.
+    communicator: Communicator | None = None
 
     @property
     def config(self) -> EngineConfig:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from core_engine.hookspecs.model_runner import ModelRunnerApi
     from core_engine.kv_cache.specs import KVCacheConfig, KVCacheSpec
     from core_engine.lora.messages import LoRAAdapter, LoRAInfo
+    from core_engine.parallel.communicator import Communicator
     from core_engine.worker.context import WorkerContext
     from core_engine.worker.reports import LoadReport
 
@@ -27,9 +28,9 @@ __all__ = ["WorkerBase"]
 class WorkerBase(WorkerApi):
     """Delegates to the model runner and leaves three methods to the device.
 
-    Subclasses implement ``init_device`` (which sets ``self.device``), ``determine_available_memory``
-    and ``execute_model``. The runner is reached through the typed façade only, so that extensions
-    around its hooks always fire.
+    Subclasses implement ``init_device`` (which sets ``self.device`` and, where several ranks share a model,
+    ``self.communicator``), ``determine_available_memory`` and ``execute_model``. The runner is reached
+    through the typed façade only, so that extensions around its hooks always fire.
     """
 
     def __init__(self, context: WorkerContext) -> None:
@@ -37,6 +38,8 @@ class WorkerBase(WorkerApi):
         self.config = context.config
         #: Set by ``init_device``: the ``torch.device``, or a backend's own handle.
         self.device: Any = None
+        #: Set by ``init_device`` where ``context.world_size`` is more than 1; closed by ``shutdown``.
+        self.communicator: Communicator | None = None
         #: Bytes of the loaded weights; 0 before ``load_model``.
         self.weight_bytes = 0
         self._model_runner: ModelRunnerApi | None = None
@@ -51,6 +54,22 @@ class WorkerBase(WorkerApi):
         if self._model_runner is None:
             raise EngineError("this worker has no model runner: it was shut down or never initialised")
         return self._model_runner
+
+    def join_ranks(self, kind: str) -> None:
+        """Meet the other ranks and set ``communicator``; does nothing where there is one rank.
+
+        For ``init_device``, once ``self.device`` is set; ``kind`` and errors are `TorchCommunicator`'s.
+        """
+        if self.context.world_size > 1:
+            from core_engine.parallel.torch_communicator import TorchCommunicator
+
+            self.communicator = TorchCommunicator(
+                kind,
+                self.context.rendezvous,
+                self.context.plan.rank,
+                self.context.world_size,
+                device=self.device,
+            )
 
     def attach_model_runner(self, runner: ModelRunnerApi) -> None:
         """Take the façade of the runner that was built for the opened device."""
@@ -123,6 +142,9 @@ class WorkerBase(WorkerApi):
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None
+        if self.communicator is not None:
+            self.communicator.close()
+            self.communicator = None
         if self._model_runner is None:
             return False
         self._model_runner = None

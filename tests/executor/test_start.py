@@ -19,8 +19,8 @@ from core_engine.testing.fake_context import fake_engine_config, fake_worker_con
 
 
 def test_in_process_is_the_default_and_process_is_one_word_away(backend: Backend) -> None:
-    inside = create_executor(backend, fake_worker_context(), {})
-    outside = create_executor(backend, fake_worker_context(fake_engine_config(executor="process")), {})
+    inside = create_executor(backend, (fake_worker_context(),), {})
+    outside = create_executor(backend, (fake_worker_context(fake_engine_config(executor="process")),), {})
     try:
         assert isinstance(inside, InProcessExecutor)
         assert isinstance(outside, ProcessExecutor)
@@ -35,7 +35,7 @@ def test_both_executors_give_the_same_answers(
 ) -> None:
     answers = []
     for kind in ("in-process", "process"):
-        executor = create_executor(backend, fake_worker_context(fake_engine_config(executor=kind)), {})
+        executor = create_executor(backend, (fake_worker_context(fake_engine_config(executor=kind)),), {})
         start(executor)
         output = executor.execute_model(first_step).result(60)
         assert output.logprobs is not None
@@ -57,7 +57,7 @@ def test_both_executors_give_the_same_answers(
 def test_shutdown_after_a_failed_step_is_orderly_in_process(
     backend: Backend, start: Callable[[Any], None], first_step: SchedulerOutput
 ) -> None:
-    executor = create_executor(backend, fake_worker_context(options={"fail_at_step": 0}), {})
+    executor = create_executor(backend, (fake_worker_context(options={"fail_at_step": 0}),), {})
     start(executor)
     with pytest.raises(EngineError, match="fail_at_step"):
         executor.execute_model(first_step)
@@ -69,23 +69,23 @@ def test_shutdown_after_a_failed_step_is_orderly_in_process(
 
 def test_an_unknown_executor_is_refused_with_the_nearest_name(backend: Backend) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'in-process'"):
-        create_executor(backend, fake_worker_context(fake_engine_config(executor="inprocess")), {})
+        create_executor(backend, (fake_worker_context(fake_engine_config(executor="inprocess")),), {})
 
 
 def test_more_than_one_worker_is_refused(backend: Backend) -> None:
     context = dataclasses.replace(fake_worker_context(), world_size=2)
     with pytest.raises(UnsupportedFeature, match="backend 'acme' plans 2 workers"):
-        create_executor(backend, context, {})
+        create_executor(backend, (context, context), {})
 
 
 def test_the_plans_variables_are_set_in_process(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_VARIABLE", "before")
     plan = WorkerPlan(rank=0, device_indices=(0,), environment={"ACME_VARIABLE": "7"})
-    create_executor(backend, dataclasses.replace(fake_worker_context(), plan=plan), {})
+    create_executor(backend, (dataclasses.replace(fake_worker_context(), plan=plan),), {})
     assert os.environ["ACME_VARIABLE"] == "7"
 
 
 def test_an_extension_that_is_asked_for_and_missing_is_refused_before_any_worker(backend: Backend) -> None:
     config = fake_engine_config(executor="process", extensions=("step-tracr",))
     with pytest.raises(ConfigError, match="Did you mean 'step-tracer'"):
-        create_executor(backend, fake_worker_context(config), {})
+        create_executor(backend, (fake_worker_context(config),), {})

@@ -35,6 +35,7 @@ class CpuModelRunner(StepModelRunner):
             attention=make_attention(str(self.context.worker.options["attention"])),
             programs=EagerPrograms(),
             sampler=make_sampler(),
+            communicator=self.context.communicator,
         )
 
 

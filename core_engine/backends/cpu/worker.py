@@ -29,6 +29,7 @@ class CpuWorker(WorkerBase):
         threads = self.context.options["threads"]
         torch.set_num_threads(threads if isinstance(threads, int) else default_threads())
         self.device = torch.device("cpu")
+        self.join_ranks("gloo")
         return DeviceReport(
             device=self.context.devices[0].name,
             capabilities=self.context.capabilities,
