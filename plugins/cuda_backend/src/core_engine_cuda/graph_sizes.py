@@ -17,10 +17,16 @@ def captured_sizes(listed: str | None, max_num_reqs: int) -> tuple[int, ...]:
     """Return the sizes in rising order; the last is ``max_num_reqs``, or smaller where a list says so.
 
     ``listed`` is the option ``graph_sizes``, "1,8,32"; None means 1, 2, 4, 8, 16, 24 and so on. Sizes above
-    ``max_num_reqs`` are left out. Raises `ConfigError` for what is no list of rising numbers.
+    ``max_num_reqs`` are left out. Raises `ConfigError` for what is no list of rising numbers, or leaves none.
     """
     if listed is not None:
-        return tuple(size for size in _read(listed) if size <= max_num_reqs)
+        chosen = tuple(size for size in _read(listed) if size <= max_num_reqs)
+        if not chosen:
+            raise ConfigError(
+                f"graph_sizes {listed!r} leaves nothing to capture, because at most {max_num_reqs} requests "
+                "run at once (max_num_seqs); enforce_eager is what turns graphs off"
+            )
+        return chosen
     sizes = [size for size in _SMALLEST if size < max_num_reqs]
     size = 8
     while size < max_num_reqs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from core_engine_cuda.graph_sizes import captured_sizes
 from hypothesis import given
@@ -22,13 +24,17 @@ def test_small_numbers_are_close_together(max_num_reqs: int, sizes: tuple[int, .
 def test_sizes_rise_to_the_limit_and_pad_little(max_num_reqs: int) -> None:
     sizes = captured_sizes(None, max_num_reqs)
     assert sizes[-1] == max_num_reqs
-    gaps = [high - low for low, high in zip(sizes, sizes[1:], strict=False)]
+    gaps = [high - low for low, high in pairwise(sizes)]
     assert all(0 < gap <= max(8, low // 16 + 1) for gap, low in zip(gaps, sizes, strict=False))
 
 
 def test_a_list_is_taken_up_to_the_limit() -> None:
     assert captured_sizes("1, 4,16", 8) == (1, 4)
-    assert captured_sizes("16", 8) == ()
+
+
+def test_a_list_without_a_size_that_can_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 8 requests run at once .*enforce_eager"):
+        captured_sizes("16", 8)
 
 
 @pytest.mark.parametrize("text", ["", "0", "4,2", "2,2", "1;2", "1,", "-1", "many", "²"])

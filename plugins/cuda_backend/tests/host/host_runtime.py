@@ -1,0 +1,133 @@
+"""A fake GPU: the host's memory and processor stand in for every call of ``torch.cuda``.
+
+It shows that the plugin works out the same tokens, lends its buffers rightly and replays the right graphs.
+It shows nothing of CUDA itself: no stream, no pinned memory, no real graph is behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from core_engine_cuda.faults import Faults
+from core_engine_cuda.runtime import CudaRuntime, Graph
+from recorded_graph import RecordedGraph
+
+__all__ = ["GIB", "DoneMark", "HostRuntime", "LateRuntime"]
+
+GIB = 1 << 30
+
+
+class DoneMark:
+    """The device is always as far as it can be."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return True
+
+
+class HostRuntime(CudaRuntime):
+    """Every method of `CudaRuntime` on the host; copies are done when they return."""
+
+    communicator_kind = "gloo"
+
+    def __init__(self, total_bytes: int = 8 * GIB, used_before: int = GIB // 2) -> None:
+        self.device = torch.device("cpu")
+        self.faults = Faults(self.describe_memory, self.release_cached)
+        self.name, self.capability, self.num_multiprocessors = "fake GPU", (9, 0), 4
+        self.total_bytes, self.used_before = total_bytes, used_before
+        #: What the engine is said to have taken, and what its largest step takes.
+        self.taken_bytes, self.peak_bytes = 0, 1 << 20
+        #: How many allocations may still succeed; None for any number.
+        self.allocations_left: int | None = None
+        self.graphs: list[RecordedGraph] = []
+        self.num_pools = self.num_released = 0
+
+    @contextmanager
+    def working(self, doing: str) -> Iterator[None]:
+        with self.faults.typed(doing):
+            yield
+
+    def pinned(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if self.allocations_left is not None:
+            if self.allocations_left == 0:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+            self.allocations_left -= 1
+        tensor = torch.zeros(shape, dtype=dtype)
+        self.taken_bytes += tensor.nbytes
+        return tensor
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source)
+
+    def mark(self) -> DoneMark:
+        return DoneMark()
+
+    def synchronize(self) -> None:
+        pass
+
+    def memory(self) -> tuple[int, int]:
+        return self.total_bytes - self.used_before - self.taken_bytes, self.total_bytes
+
+    def unreserved_bytes(self) -> int:
+        return self.used_before
+
+    def describe_memory(self) -> str:
+        free, total = self.memory()
+        return f"of {total / GIB:.2f} GiB {free / GIB:.2f} are free"
+
+    def measure_peak(self, run: Callable[[], None]) -> int:
+        run()
+        return self.peak_bytes
+
+    def release_cached(self) -> None:
+        self.num_released += 1
+
+    def begin_graphs(self) -> None:
+        self.num_pools += 1
+
+    def capture(self, run: Callable[[], None]) -> Graph:
+        graph = RecordedGraph(run)
+        self.graphs.append(graph)
+        return graph
+
+
+class LateRuntime(HostRuntime):
+    """Copies are done as late as they may be: when something waits for a mark behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.num_done = 0
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self._queue.append((target, source))
+
+    def mark(self) -> LateMark:
+        return LateMark(self, self.num_done + len(self._queue))
+
+    def synchronize(self) -> None:
+        self.run_until(self.num_done + len(self._queue))
+
+    def run_until(self, place: int) -> None:
+        """Do the copies up to ``place``, counted from the first one ever."""
+        while self.num_done < place:
+            target, source = self._queue.pop(0)
+            target.copy_(source)
+            self.num_done += 1
+
+
+class LateMark:
+    """A place in the queue of a `LateRuntime`; with a deadline nothing is ever done in time."""
+
+    def __init__(self, runtime: LateRuntime, place: int) -> None:
+        self._runtime = runtime
+        self._place = place
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        if timeout_s is None:
+            self._runtime.run_until(self._place)
+        return self._runtime.num_done >= self._place
