@@ -87,9 +87,8 @@ class CudaIO(DeviceIO):
     addresses of the first do not depend on the second.
     """
 
-    def __init__(self, runtime: CudaRuntime, *, weights_on_host: bool = False) -> None:
+    def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
-        self._weights_on_host = weights_on_host
         hosts = HostBuffers(runtime, _NUM_HOST_BUFFERS)
         self._common = Region(runtime, hosts)
         self._extras = Region(runtime, hosts)
@@ -148,13 +147,11 @@ class CudaIO(DeviceIO):
 
     @property
     def weight_device(self) -> str:
-        """The GPU itself where the whole model goes to one; a rank's share is cut out on the host.
+        """The GPU itself: weights are not gathered on the host first.
 
         transformers reads straight to a device through accelerate only.
         """
-        if self._weights_on_host or find_spec("accelerate") is None:
-            return "cpu"
-        return str(self._runtime.device)
+        return "cpu" if find_spec("accelerate") is None else str(self._runtime.device)
 
 
 def _rare_arrays(step: HostStep) -> list[Array]:

@@ -71,7 +71,8 @@ class Faults:
                 _without_frames(error)
                 self._release()
                 return OutOfDeviceMemory(
-                    f"the GPU has too little memory for {doing}: {text} ({self._describe_memory()}). {_ADVICE}"
+                    f"the GPU has too little memory for {doing}: {text} ({self._describe_memory()}). "
+                    + _ADVICE
                 )
             if isinstance(cause, RuntimeError) and _LOST.search(text) and not _CAPTURE.search(text):
                 self.lost = f"the GPU failed during {doing}: {text}. Start the engine anew, in a new process"

@@ -48,7 +48,7 @@ def graph_reserve(num_sizes: int, num_layers: int, activation_bytes: int, share_
 
 
 def kv_cache_share(use: MemoryUse, share: float) -> tuple[int, str]:
-    """Return the bytes that ``share`` of the memory leaves for the KV cache, and the rule for the start table.
+    """Return the bytes that ``share`` of the memory leaves for the KV cache, and the rule in words.
 
     Raises `DoesNotFit` with all numbers where nothing is left.
     """

@@ -41,10 +41,11 @@ class CudaModelRunner(StepModelRunner):
         self._graphs = None if self.config.enforce_eager else GraphPrograms(self.device)
         return Seams(
             shapes=self._make_shapes(),
-            io=CudaIO(self.device, weights_on_host=self.context.worker.world_size > 1),
+            io=CudaIO(self.device),
             attention=_make_attention(str(self.context.worker.options["attention"])),
             programs=self._programs(),
             sampler=ReferenceSampler(),
+            communicator=self.context.communicator,
         )
 
     def load_model(self) -> LoadReport:

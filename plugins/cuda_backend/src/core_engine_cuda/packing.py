@@ -1,4 +1,4 @@
-"""How arrays lie behind each other in one buffer, so that a step crosses to the GPU in one copy. Pure numpy."""
+"""How arrays lie behind each other in one buffer, so that a step crosses in one copy. Pure numpy."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ _OPTIONS = (
     ),
     BackendOption(
         name="graph_sizes",
-        help="numbers of requests whose decode steps are captured as CUDA graphs, e.g. 1,2,4,8; by default 1, 2, "
-        "4, 8, 16, 24 and so on up to max_num_seqs",
+        help="numbers of requests whose decode steps are captured as CUDA graphs, e.g. 1,2,4,8; by default "
+        "1, 2, 4, 8, 16, 24 and so on up to max_num_seqs",
     ),
 )
 

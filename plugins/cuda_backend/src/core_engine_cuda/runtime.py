@@ -118,7 +118,7 @@ class CudaRuntime:
         )
 
     def measure_peak(self, run: Callable[[], None]) -> int:
-        """Call ``run`` and return by how many bytes torch's tensors exceeded at most what they took before."""
+        """Call ``run`` and return by how many bytes torch's tensors exceeded what they took before."""
         torch.cuda.reset_peak_memory_stats(self.device)
         before = int(torch.cuda.memory_allocated(self.device))
         run()

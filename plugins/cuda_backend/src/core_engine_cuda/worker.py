@@ -13,6 +13,7 @@ from core_engine.plugin.runtime import (
     MemoryInfo,
     SchedulerOutput,
     StepHandle,
+    TorchCommunicator,
     WorkerBase,
 )
 from core_engine_cuda.detection import UUID
@@ -35,11 +36,12 @@ class CudaWorker(WorkerBase):
         return CudaRuntime(self.context.devices[0].details.get(UUID, ""))
 
     def init_device(self) -> DeviceReport:
-        """Open the GPU, and note what is in use on it before this engine takes anything."""
+        """Open the GPU, note what is in use on it before this engine takes anything, and meet other ranks."""
         self.device = self.open_runtime()
         free, total = self.device.memory()
         self._used_before = total - free
         self._graph_reserve = 0
+        self._meet_ranks()
         return DeviceReport(
             device=f"{self.device.name} ({self.device.device})",
             capabilities=self.context.capabilities,
@@ -114,6 +116,17 @@ class CudaWorker(WorkerBase):
         if released and not self.device.faults.lost:
             self.device.release_cached()
         return released
+
+    def _meet_ranks(self) -> None:
+        context = self.context
+        if context.world_size > 1:
+            self.communicator = TorchCommunicator(
+                self.device.communicator_kind,
+                context.rendezvous,
+                context.plan.rank,
+                context.world_size,
+                device=self.device.device,
+            )
 
     def _reserve_for_graphs(self, activation_bytes: int) -> int:
         if self.config.enforce_eager:

@@ -1,4 +1,4 @@
-"""A fake graph that does what a CUDA graph does: operations on fixed memory, without the Python around them."""
+"""A fake graph that does what a CUDA graph does: operations on fixed memory, and no Python."""
 
 from __future__ import annotations
 

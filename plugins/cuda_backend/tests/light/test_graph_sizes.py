@@ -33,7 +33,7 @@ def test_a_list_is_taken_up_to_the_limit() -> None:
 
 
 def test_a_list_without_a_size_that_can_be_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at most 8 requests run at once .*enforce_eager"):
+    with pytest.raises(ConfigError, match=r"at most 8 requests run at once .*enforce_eager"):
         captured_sizes("16", 8)
 
 
