@@ -25,21 +25,21 @@ class Sampler(ABC):
     @abstractmethod
     def sample(
         self, logits: torch.Tensor, inputs: Mapping[str, torch.Tensor], kind: SamplingKind
-    ) -> dict[str, torch.Tensor]:
-        """Sample from ``logits`` (``[R, vocab_size]``, any float dtype; not changed).
+    ) -> torch.Tensor:
+        """Choose token ids, int32 ``[R]``, from ``logits`` (``[R, vocab_size]``, any float dtype; not changed).
 
-        ``inputs`` are the arrays of `core_engine.worker.step.HostSampling` as device tensors. Returns
-        ``token_ids`` int32 ``[R]`` and, where ``kind.num_logprobs`` is k, what ``logprobs`` returns. A row
-        whose chosen logit is not finite has no token to give and gets -1: the model's logits are not
-        numbers, or every token is forbidden.
+        ``inputs`` are the arrays of `core_engine.worker.step.HostSampling` as device tensors. A row whose
+        chosen logit is not finite has no token to give and gets -1: the model's logits are not numbers, or
+        every token is forbidden.
         """
 
     @abstractmethod
     def logprobs(
         self, logits: torch.Tensor, token_ids: torch.Tensor, num_logprobs: int
     ) -> dict[str, torch.Tensor]:
-        """Report the model's own distribution at given tokens.
+        """Report the model's own distribution at given tokens: sampled ones, or those of a prompt.
 
-        ``token_ids`` is int32 ``[R]``. Returns ``logprob_ids`` int32 ``[R, 1 + k]``, ``logprobs``
+        ``logits`` are those that ``sample`` takes, and not changed either. ``token_ids`` is int32 ``[R]``,
+        none negative; a row of logits that are not numbers has results of no meaning. Returns ``logprob_ids`` int32 ``[R, 1 + k]``, ``logprobs``
         float32 ``[R, 1 + k]`` (column 0 is the given token) and ``ranks`` int32 ``[R]``.
         """

@@ -28,13 +28,9 @@ Inputs = Mapping[str, torch.Tensor]
 class ReferenceSampler(Sampler):
     """Bias, penalties, temperature, min_p, top_k, top_p, then Gumbel-max."""
 
-    def sample(self, logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> dict[str, torch.Tensor]:
+    def sample(self, logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> torch.Tensor:
         """Sample as `Sampler.sample` says."""
-        token_ids = self.choose(adjust_logits(logits, inputs, kind), inputs, kind)
-        if kind.num_logprobs is None:
-            return {"token_ids": token_ids}
-        some_ids = torch.clamp(token_ids, min=0)
-        return {"token_ids": token_ids, **self.logprobs(logits, some_ids, kind.num_logprobs)}
+        return self.choose(adjust_logits(logits, inputs, kind), inputs, kind)
 
     def choose(self, logits: torch.Tensor, inputs: Inputs, kind: SamplingKind) -> torch.Tensor:
         """Take each row's token, int32 ``[R]``, from adjusted ``logits``; -1 where a row has none."""

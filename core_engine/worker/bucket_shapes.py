@@ -51,9 +51,8 @@ class BucketShapes(ShapePolicy):
         )
         self._greedy = SamplingKind(all_greedy=True)
         self._random = SamplingKind(all_greedy=False, filters=True)
-        self._everything = SamplingKind(
-            all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=max_logprobs
-        )
+        self._everything = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True)
+        self._max_logprobs = max_logprobs
 
     def pad(self, num_tokens: int, num_reqs: int, kind: StepKind) -> StepShape:
         """Return the smallest prepared shape that holds the step."""
@@ -74,14 +73,21 @@ class BucketShapes(ShapePolicy):
         return (*map(self._decode, self.request_buckets), *map(self._mixed, self.token_buckets))
 
     def widen(self, kind: SamplingKind) -> SamplingKind:
-        """Return one of three prepared samplers: greedy, random with filters, or everything."""
-        if kind.penalties or kind.bias or kind.num_logprobs is not None:
+        """Return one of three prepared samplers: greedy, random with filters, or everything.
+
+        The last serves every mixture; the others are shorter ways for steps without penalties and bias.
+        """
+        if kind.penalties or kind.bias:
             return self._everything
         return self._greedy if kind.all_greedy and not kind.filters else self._random
 
     def warm_up_sampling_kinds(self) -> tuple[SamplingKind, ...]:
         """List the three samplers."""
         return (self._greedy, self._random, self._everything)
+
+    def widen_logprobs(self, num_logprobs: int) -> int:
+        """Return ``max_logprobs``, whatever was asked for."""
+        return self._max_logprobs
 
     def _decode(self, num_reqs: int) -> StepShape:
         return StepShape(num_reqs, num_reqs, StepKind.DECODE)

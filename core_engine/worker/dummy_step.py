@@ -17,13 +17,13 @@ def dummy_step(
     num_groups: int,
     max_blocks_per_request: int,
     vocab_size: int,
-    score_prompts: bool = False,
+    num_logprobs: int | None = None,
     lora: bool = False,
 ) -> HostStep:
     """Build a step that fills ``shape``: tokens spread evenly over the requests, every block the null block.
 
-    With ``score_prompts`` one chunk of rows asks for prompt log-probabilities. With ``lora`` the step
-    computes the products of all LoRA slots, though no token has an adapter.
+    With ``num_logprobs`` every request asks for as many. With ``lora`` the step computes the products of
+    all LoRA slots, though no token has an adapter.
     """
     num_tokens, num_reqs = shape.num_tokens, shape.num_reqs
     query_start = np.linspace(0, num_tokens, num_reqs + 1).astype(np.int32)
@@ -45,8 +45,7 @@ def dummy_step(
         ),
         logits_rows=np.maximum(query_start[1:] - 1, 0),
         sampling=dummy_sampling(num_reqs, kind, vocab_size),
-        prompt_rows=(np.zeros(num_reqs, dtype=np.int32),) if score_prompts else (),
-        prompt_targets=(np.zeros(num_reqs, dtype=np.int32),) if score_prompts else (),
+        num_logprobs=num_logprobs,
         lora_slots=np.full(num_tokens, -1, dtype=np.int32) if lora else None,
     )
 

@@ -44,8 +44,6 @@ class PreparedStep:
     rows: IntArray
     #: int32: which requests of the step (indices into its columns) sample.
     sampling: IntArray
-    #: The most log-probabilities that one of them asks for; the device may have computed more.
-    num_logprobs: int | None
     prompt_scoring: tuple[PromptScoring, ...]
     #: The sampler's rows where requests verify drafts; None: one row for each request.
     drafts: DraftRows | None = None
@@ -147,7 +145,7 @@ class InputBatch:
             padded[:num_reqs] = table.table[rows]
             tables.append(padded)
 
-        samples = seq_lens[:num_reqs] == known
+        sampling = np.flatnonzero(seq_lens[:num_reqs] == known).astype(np.int32)
         prompt_rows, prompt_targets, scoring = self._score_prompts(step, rows, query_start, shape)
         host = HostStep(
             shape=shape,
@@ -170,12 +168,12 @@ class InputBatch:
                 self.shapes.widen,
                 None if drafts is None else drafts.nth,
             ),
+            num_logprobs=self.sampling.num_logprobs(rows[sampling]),
             prompt_rows=prompt_rows,
             prompt_targets=prompt_targets,
             lora_slots=self._lora.gather(batch_rows, shape.num_tokens),
         )
-        sampling = np.flatnonzero(samples).astype(np.int32)
-        return PreparedStep(host, rows, sampling, self.sampling.num_logprobs(rows[sampling]), scoring, drafts)
+        return PreparedStep(host, rows, sampling, scoring, drafts)
 
     def commit(self, rows: IntArray, token_ids: IntArray, nth: IntArray | None = None) -> None:
         """Append a sampled token to each of ``rows``.

@@ -15,7 +15,8 @@ F = TypeVar("F", bound=Callable[..., object])
 class ProgramBuilder(ABC):
     """Compiles or captures the functions "backbone", "logits", "sample" and "score".
 
-    "score" reports prompt log-probabilities; it runs only for requests that ask for them.
+    "score" reports log-probabilities, of sampled tokens and of prompts; it runs only where a request asks
+    for them.
     Each is a pure function of device tensors but for the KV caches, which the backbone updates in
     place. ``dummy_run`` over `ShapePolicy.warm_up_shapes` calls the compiled functions with every shape.
     """

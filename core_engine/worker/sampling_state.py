@@ -154,7 +154,6 @@ class SamplingState:
             all_greedy=not temperature.any(),
             penalties=bool((penalties != (1, 0, 0)).any()),
             filters=bool((top_k < self._vocab_size).any() or (top_p < 1).any() or min_p.any()),
-            num_logprobs=self.num_logprobs(rows),
         )
         return _Columns(rows.copy(), kind, temperature, top_k, top_p, min_p, penalties)
 

@@ -39,8 +39,6 @@ class SamplingKind:
     bias: bool = False
     #: Some row has top_k, top_p or min_p.
     filters: bool = False
-    #: Columns of most likely tokens to report besides the sampled one; None for no log-probabilities.
-    num_logprobs: int | None = None
 
 
 class ShapePolicy(ABC):
@@ -68,6 +66,14 @@ class ShapePolicy(ABC):
     def warm_up_sampling_kinds(self) -> tuple[SamplingKind, ...]:
         """List every kind that ``widen`` can return; empty where samplers are not prepared."""
         return ()
+
+    def widen_logprobs(self, num_logprobs: int) -> int:
+        """Return how many most likely tokens are computed for each token where ``num_logprobs`` are asked for.
+
+        At least as many; the host takes what was asked for. By default no more. Where shapes are prepared
+        there is one number for all steps: it is a shape of what the program "score" returns.
+        """
+        return num_logprobs
 
 
 class ExactShapes(ShapePolicy):

@@ -75,6 +75,8 @@ class HostStep:
     #: request's last token.
     logits_rows: IntArray
     sampling: HostSampling
+    #: The most log-probabilities that a request which samples asks for; None where none asks.
+    num_logprobs: int | None = None
     #: Chunks of int32 ``[R]``: tokens whose hidden rows are scored for prompt log-probabilities; the last
     #: chunk repeats its last entry.
     prompt_rows: tuple[IntArray, ...] = ()

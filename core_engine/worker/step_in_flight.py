@@ -52,7 +52,7 @@ class StepInFlight:
                 prompt_logprobs=self._prompt_logprobs(arrays),
             )
         whole_step = len(columns) == len(step.request_ids)
-        num_logprobs, drafts = prepared.num_logprobs, prepared.drafts
+        num_logprobs, drafts = prepared.host.num_logprobs, prepared.drafts
         if drafts is None:
             accepted = columns
             token_ids = arrays["token_ids"][columns].astype(np.int32, copy=False)

@@ -50,8 +50,8 @@ class StepModelRunner(ModelRunnerBase):
     """Persistent batch, numpy preparation, cache binding, profiling, warm-up and output building.
 
     A backend returns its parts from ``build_seams``; everything else here is common. A step runs
-    through four functions of device tensors: backbone, logits, sample and, for requests that want
-    prompt log-probabilities, score.
+    through four functions of device tensors: backbone, logits, sample and, where requests want
+    log-probabilities of sampled tokens or of their prompts, score.
     """
 
     def __init__(self, context: RunnerContext) -> None:
@@ -69,7 +69,7 @@ class StepModelRunner(ModelRunnerBase):
         self._backbone = compile_program("backbone", self._run_backbone)
         self._logits = compile_program("logits", self._run_logits)
         self._sample = compile_program("sample", self.seams.sampler.sample)
-        self._score = compile_program("score", self.seams.sampler.logprobs)
+        self._score = compile_program("score", self._run_score)
 
     @abstractmethod
     def build_seams(self) -> Seams:
@@ -105,9 +105,7 @@ class StepModelRunner(ModelRunnerBase):
         """Measure the largest step with nothing bound: attention returns zeros and touches no cache."""
         num_reqs = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
         shape = self.seams.shapes.pad(self.config.max_num_batched_tokens, num_reqs, StepKind.MIXED)
-        everything = SamplingKind(
-            all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=self._max_logprobs or None
-        )
+        everything = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True)
         kind = self.seams.shapes.widen(everything)
         step = dummy_step(
             shape,
@@ -115,6 +113,7 @@ class StepModelRunner(ModelRunnerBase):
             num_groups=0,
             max_blocks_per_request=1,
             vocab_size=self.context.model.vocab_size,
+            num_logprobs=self._max_logprobs or None,
             lora=self._loras is not None,
         )
 
@@ -171,7 +170,7 @@ class StepModelRunner(ModelRunnerBase):
         warmed: set[int] = set()
         for shape in tqdm(shapes, desc="warm-up", unit="shape", delay=1.0, leave=False, file=sys.stderr):
             is_new = shape.num_reqs not in warmed
-            self._dummy(shape, kinds[0], score_prompts=is_new and self.capabilities.prompt_logprobs)
+            self._dummy(shape, kinds[0], num_logprobs=(self._max_logprobs or None) if is_new else None)
             for kind in kinds[1:] if is_new else ():
                 self._dummy(shape, kind)
             warmed.add(shape.num_reqs)
@@ -273,7 +272,7 @@ class StepModelRunner(ModelRunnerBase):
     def _max_logprobs(self) -> int:
         return min(self.capabilities.max_logprobs, self.context.model.vocab_size)
 
-    def _dummy(self, shape: StepShape, kind: SamplingKind, *, score_prompts: bool = False) -> None:
+    def _dummy(self, shape: StepShape, kind: SamplingKind, *, num_logprobs: int | None = None) -> None:
         if self._kv is None:
             raise EngineError("the KV cache is not initialised: call initialize_kv_cache first")
         self._compute(
@@ -283,7 +282,7 @@ class StepModelRunner(ModelRunnerBase):
                 num_groups=len(self._kv.groups),
                 max_blocks_per_request=self._kv.max_blocks_per_request,
                 vocab_size=self.context.model.vocab_size,
-                score_prompts=score_prompts,
+                num_logprobs=num_logprobs,
                 lora=self._loras is not None,
             )
         )
@@ -302,7 +301,10 @@ class StepModelRunner(ModelRunnerBase):
         tensors: Tensors = {}
         if sample:
             logits = self._logits(hidden, device.logits_rows)
-            tensors.update(self._sample(logits, device.sampling, device.sampling_kind))
+            token_ids = self._sample(logits, device.sampling, device.sampling_kind)
+            tensors["token_ids"] = token_ids
+            if step.num_logprobs is not None:
+                tensors.update(self._score_rows(logits, token_ids, step.num_logprobs))
         if device.prompt_rows:
             tensors.update(self._score_prompts(hidden, device))
         return tensors
@@ -329,12 +331,18 @@ class StepModelRunner(ModelRunnerBase):
     def _run_logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return self._model.logits(hidden.index_select(0, rows))
 
+    def _run_score(self, logits: torch.Tensor, token_ids: torch.Tensor, num_logprobs: int) -> Tensors:
+        # A row without a token has -1, and its numbers mean nothing.
+        return self.seams.sampler.logprobs(logits, torch.clamp(token_ids, min=0), num_logprobs)
+
+    def _score_rows(self, logits: torch.Tensor, token_ids: torch.Tensor, num_logprobs: int) -> Tensors:
+        return self._score(logits, token_ids, self.seams.shapes.widen_logprobs(num_logprobs))
+
     def _score_prompts(self, hidden: torch.Tensor, device: DeviceStep) -> Tensors:
-        # One column count for all requests of the step keeps the number of programs small.
-        num_logprobs = self._max_logprobs
         tensors: Tensors = {}
         for chunk, (rows, targets) in enumerate(zip(device.prompt_rows, device.prompt_targets, strict=True)):
-            scored = self._score(self._logits(hidden, rows), targets, num_logprobs)
+            # One column count for all requests of the step keeps the number of programs small.
+            scored = self._score_rows(self._logits(hidden, rows), targets, self._max_logprobs)
             # The host joins the chunks: on the device every number of them would be one more program.
             tensors.update({f"prompt_{name}_{chunk}": tensor for name, tensor in scored.items()})
         return tensors

@@ -17,7 +17,7 @@ NUM_DRAWS = 20_000
 def sample(logits: Any, kind: SamplingKind, **columns: Any) -> list[int]:
     rows = logits if isinstance(logits, torch.Tensor) else torch.as_tensor(np.atleast_2d(logits))
     inputs = sampler_inputs(*rows.shape, **columns)
-    return ReferenceSampler().sample(rows, inputs, kind)["token_ids"].tolist()
+    return ReferenceSampler().sample(rows, inputs, kind).tolist()
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -165,14 +165,12 @@ def test_a_row_without_a_finite_choice_gives_minus_one_and_disturbs_no_other(
     assert tokens == [expected[0], -1, expected[2]]
 
 
-def test_a_row_without_a_token_reports_log_probabilities_of_no_meaning_and_the_others_keep_theirs() -> None:
+def test_a_row_of_no_numbers_reports_log_probabilities_of_no_meaning_and_the_others_keep_theirs() -> None:
     rows = torch.from_numpy(np.stack([np.full(12, np.nan, dtype=np.float32), LOGITS]))
-    kind = SamplingKind(all_greedy=True, num_logprobs=2)
 
-    broken = ReferenceSampler().sample(rows, sampler_inputs(2, 12), kind)
-    alone = ReferenceSampler().sample(rows[1:], sampler_inputs(1, 12), kind)
+    broken = ReferenceSampler().logprobs(rows, torch.tensor([0, 5], dtype=torch.int32), 2)
+    alone = ReferenceSampler().logprobs(rows[1:], torch.tensor([5], dtype=torch.int32), 2)
 
-    assert broken["token_ids"].tolist() == [-1, 5]
     assert broken["logprobs"][1].tolist() == alone["logprobs"][0].tolist()
     assert broken["logprob_ids"][1].tolist() == [5, 5, 8]
 
@@ -202,13 +200,9 @@ def test_case_19_streams_of_one_seed_are_independent_and_repeatable() -> None:
     assert streams == [tuple(sample(rows, PLAIN, noise_keys=keys(64, seed=7, stream=s))) for s in range(4)]
 
 
-def test_logprobs_are_the_models_own_before_bias_and_temperature() -> None:
-    kind = SamplingKind(all_greedy=False, bias=True, num_logprobs=3)
-    logits = torch.from_numpy(LOGITS[None])
-    inputs = sampler_inputs(1, 12, temperature=0.5, bias=np.where(np.arange(12) == 6, 100, 0))
-    result = ReferenceSampler().sample(logits, inputs, kind)
+def test_logprobs_are_those_of_the_token_and_of_the_most_likely_ones() -> None:
+    result = ReferenceSampler().logprobs(torch.from_numpy(LOGITS[None]), torch.tensor([6]), 3)
     expected = np.log(softmax(LOGITS))
-    assert result["token_ids"].tolist() == [6]
     assert result["logprob_ids"].tolist() == [[6, 5, 8, 0]]
     np.testing.assert_allclose(result["logprobs"][0].numpy(), expected[[6, 5, 8, 0]], rtol=1e-5)
     assert result["ranks"].tolist() == [12]
@@ -234,7 +228,7 @@ class _Sample(torch.nn.Module):
         super().__init__()
         self.kind = kind
 
-    def forward(self, logits: torch.Tensor, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def forward(self, logits: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         return ReferenceSampler().sample(logits, inputs, self.kind)
 
 
@@ -242,7 +236,7 @@ class _Sample(torch.nn.Module):
     "kind",
     [
         GREEDY,
-        SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=2),
+        SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True),
     ],
 )
 def test_sampling_traces_as_one_graph(kind: SamplingKind) -> None:
@@ -250,5 +244,5 @@ def test_sampling_traces_as_one_graph(kind: SamplingKind) -> None:
     inputs = sampler_inputs(4, 32, top_p=0.8)
     exported = torch.export.export(_Sample(kind), (logits, inputs))
     other = sampler_inputs(4, 32, top_p=0.5, noise_keys=keys(4, seed=9))
-    result = exported.module()(logits, other)["token_ids"]
-    assert result.tolist() == ReferenceSampler().sample(logits, other, kind)["token_ids"].tolist()
+    result = exported.module()(logits, other)
+    assert result.tolist() == ReferenceSampler().sample(logits, other, kind).tolist()

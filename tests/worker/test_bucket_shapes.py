@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_engine.worker.bucket_shapes import BucketShapes, next_power_of_two, power_of_two_buckets
-from core_engine.worker.shape_policy import SamplingKind, StepKind, StepShape
+from core_engine.worker.shape_policy import ExactShapes, SamplingKind, StepKind, StepShape
 
 
 def shapes_for(tokens: int, seqs: int) -> BucketShapes:
@@ -78,7 +78,6 @@ kinds = st.builds(
     penalties=st.booleans(),
     bias=st.booleans(),
     filters=st.booleans(),
-    num_logprobs=st.none() | st.integers(0, 20),
 )
 
 
@@ -91,11 +90,19 @@ def test_a_widened_sampler_is_prepared_and_serves_the_kind(kind: SamplingKind) -
     assert wide.bias >= kind.bias
     assert wide.filters >= kind.filters
     assert wide.all_greedy <= kind.all_greedy
-    assert kind.num_logprobs is None or (wide.num_logprobs or -1) >= kind.num_logprobs
 
 
 def test_a_greedy_step_pays_for_nothing_else() -> None:
     assert shapes_for(256, 64).widen(SamplingKind(all_greedy=True)) == SamplingKind(all_greedy=True)
+
+
+@pytest.mark.parametrize("asked", [0, 3, 20])
+def test_every_step_with_log_probabilities_reports_the_same_number(asked: int) -> None:
+    assert shapes_for(256, 64).widen_logprobs(asked) == 20
+
+
+def test_free_shapes_report_what_was_asked_for() -> None:
+    assert ExactShapes().widen_logprobs(3) == 3
 
 
 def test_listed_buckets_take_the_place_of_the_powers_of_two() -> None:

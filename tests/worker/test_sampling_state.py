@@ -71,7 +71,7 @@ class Batch:
             if (array := getattr(host, name)) is not None
         }
         logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(0)).repeat(len(rows), 1)
-        ids: list[int] = ReferenceSampler().sample(logits, inputs, host.kind)["token_ids"].tolist()
+        ids: list[int] = ReferenceSampler().sample(logits, inputs, host.kind).tolist()
         for row, token_id in zip(rows, ids, strict=True):
             self.append(row, token_id)
         return ids
@@ -82,10 +82,10 @@ PENALISED = SamplingParams(presence_penalty=1.5, frequency_penalty=0.5, repetiti
 
 def test_options_are_gathered_in_the_order_of_the_step() -> None:
     batch = Batch()
-    batch.add(2, SamplingParams(temperature=0.5, top_k=9, top_p=0.8, min_p=0.1, logprobs=3), [1])
-    batch.add(5, SamplingParams(temperature=2.0, logprobs=1), [1])
+    batch.add(2, SamplingParams(temperature=0.5, top_k=9, top_p=0.8, min_p=0.1), [1])
+    batch.add(5, SamplingParams(temperature=2.0), [1])
     host = batch.build(5, 2)
-    assert host.kind == SamplingKind(all_greedy=False, filters=True, num_logprobs=3)
+    assert host.kind == SamplingKind(all_greedy=False, filters=True)
     np.testing.assert_allclose(host.temperature, [2.0, 0.5])
     np.testing.assert_array_equal(host.top_k, [VOCAB, 9])
     np.testing.assert_allclose(host.top_p, [1.0, 0.8])
@@ -146,7 +146,7 @@ def test_a_row_given_to_another_request_has_its_keys() -> None:
 def test_a_wider_sampler_gets_neutral_inputs() -> None:
     batch = Batch()
     batch.add(0, SamplingParams(temperature=0), [1])
-    wide = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=5)
+    wide = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True)
     host = batch.build(0, padded=2, widen=lambda kind: wide)
     assert host.kind == wide
     assert host.penalties is not None

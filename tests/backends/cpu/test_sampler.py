@@ -24,9 +24,9 @@ def random_logits(shape: str, vocab_size: int, seed: int = 0) -> torch.Tensor:
 
 def assert_as_reference(logits: torch.Tensor, kind: SamplingKind, **columns: Any) -> None:
     inputs = sampler_inputs(*logits.shape, **columns)
-    got = KernelSampler().sample(logits, inputs, kind)["token_ids"]
+    got = KernelSampler().sample(logits, inputs, kind)
     assert got.dtype == torch.int32
-    assert got.tolist() == ReferenceSampler().sample(logits, inputs, kind)["token_ids"].tolist()
+    assert got.tolist() == ReferenceSampler().sample(logits, inputs, kind).tolist()
 
 
 OPTIONS = {
@@ -100,12 +100,12 @@ def test_rows_without_a_finite_choice_give_no_token(dtype: torch.dtype, kind: Sa
     logits[9, 4] = torch.nan
     columns: dict[str, Any] = {"top_p": 0.9 if kind.filters else 1.0}
     assert_as_reference(logits, kind, **columns)
-    tokens = KernelSampler().sample(logits, sampler_inputs(NUM_ROWS, 1000, **columns), kind)["token_ids"]
+    tokens = KernelSampler().sample(logits, sampler_inputs(NUM_ROWS, 1000, **columns), kind)
     assert [row for row in range(NUM_ROWS) if tokens[row] < 0] == [1, 3, 5, 6, 7, 9]
 
 
 def test_bias_and_penalties_come_first() -> None:
-    kind = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True, num_logprobs=2)
+    kind = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True)
     generator = np.random.default_rng(1)
     assert_as_reference(
         random_logits("flat", 700).bfloat16(),
@@ -124,7 +124,7 @@ def test_a_draw_does_not_depend_on_the_batch() -> None:
 
     def draw(rows: np.ndarray) -> list[int]:
         inputs = sampler_inputs(len(rows), 2000, noise_keys=row_keys[rows], top_p=0.95)
-        return sampler.sample(logits[torch.from_numpy(rows)], inputs, FILTERED)["token_ids"].tolist()
+        return sampler.sample(logits[torch.from_numpy(rows)], inputs, FILTERED).tolist()
 
     together = draw(np.arange(NUM_ROWS))
     assert draw(np.arange(NUM_ROWS)[::-1].copy()) == together[::-1]
