@@ -68,10 +68,10 @@ class ShapePolicy(ABC):
         return ()
 
     def widen_logprobs(self, num_logprobs: int) -> int:
-        """Return how many most likely tokens are computed for each token where ``num_logprobs`` are asked for.
+        """Return how many most likely tokens "score" computes where ``num_logprobs`` are asked for.
 
-        At least as many; the host takes what was asked for. By default no more. Where shapes are prepared
-        there is one number for all steps: it is a shape of what the program "score" returns.
+        Never fewer, by default as many; the host takes what was asked for. Where shapes are prepared it is
+        one number for all steps.
         """
         return num_logprobs
 

@@ -11,7 +11,7 @@ from core_engine._ragged import Ragged
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.worker.input_batch import InputBatch, PreparedStep
-from core_engine.worker.shape_policy import ExactShapes, ShapePolicy, StepKind, StepShape
+from core_engine.worker.shape_policy import ExactShapes, SamplingKind, ShapePolicy, StepKind, StepShape
 
 BLOCK_SIZE = 4
 KV = KVCacheConfig(
@@ -193,6 +193,21 @@ def test_scored_positions_come_in_chunks_of_the_padded_request_count() -> None:
     )
     assert [chunk.tolist() for chunk in prepared.host.prompt_rows] == [[0, 1, 2, 3], [4, 5, 5, 5]]
     assert [chunk.tolist() for chunk in prepared.host.prompt_targets] == [[11, 12, 13, 14], [15, 16, 16, 16]]
+
+
+def test_log_probabilities_are_asked_of_the_step_and_change_no_sampler() -> None:
+    asked = {"a": 1, "b": 3, "c": None}
+    new = [request(name, [10, 11], temperature=0, logprobs=count) for name, count in asked.items()]
+    items = [Item(name, 0, 2, [block]) for block, name in enumerate(asked, start=3)]
+    prepared = run(make_batch(), step(*items, new=new))
+    assert prepared.host.num_logprobs == 3
+    assert prepared.host.sampling.kind == SamplingKind(all_greedy=True)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, None), (2, 0)])
+def test_only_requests_that_sample_ask_for_log_probabilities(size: int, expected: int | None) -> None:
+    new = [request("a", [10, 11], logprobs=0)]
+    assert run(make_batch(), step(Item("a", 0, size, [3]), new=new)).host.num_logprobs == expected
 
 
 DRAFTS = Ragged.from_rows([[21, 22], []])

@@ -23,6 +23,7 @@ from core_engine.plugin import Capabilities
 from core_engine.sampling.params import SamplingParams
 from core_engine.scheduler.output import NewRequest, SchedulerOutput
 from core_engine.testing.fake_context import fake_engine_config, fake_worker_context
+from core_engine.testing.oracle import Oracle
 from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
 from core_engine.worker.context import RunnerContext
 
@@ -136,12 +137,12 @@ def pool_of(runner: CpuModelRunner, num_bytes: int = 1 << 20) -> KVCacheConfig:
     )
 
 
-def first_step(name: str, step_id: int) -> SchedulerOutput:
-    """A prompt of three tokens in block 1."""
+def first_step(name: str, step_id: int, **params: Any) -> SchedulerOutput:
+    """A prompt of three tokens in block 1; greedy unless ``params`` say otherwise."""
     prompt = NewRequest(
         request_id=name,
         prompt_token_ids=np.array([5, 6, 7], dtype=np.int32),
-        sampling_params=SamplingParams(temperature=0.0),
+        sampling_params=SamplingParams(**{"temperature": 0.0, **params}),
         seed=0,
     )
     return SchedulerOutput(
@@ -152,6 +153,42 @@ def first_step(name: str, step_id: int) -> SchedulerOutput:
         new_block_ids=(Ragged.from_rows([[1]]),),
         new_requests=(prompt,),
     )
+
+
+@pytest.mark.parametrize("num_logprobs", [0, 3])
+def test_log_probabilities_are_the_models_own_before_bias_penalties_and_temperature(
+    windowed_model: Path, num_logprobs: int
+) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    runner.initialize_kv_cache(pool_of(runner))
+    # The prompt is 5, 6, 7.
+    expected = torch.log_softmax(Oracle(windowed_model).logits([5, 6, 7])[-1], dim=-1)
+    options = {"logit_bias": {9: 100.0}, "repetition_penalty": 1.5, "temperature": 0.5}
+
+    output = runner.execute_model(first_step("a", 0, logprobs=num_logprobs, **options)).result()
+
+    assert output.sampled_token_ids.values.tolist() == [9]
+    assert output.logprobs is not None
+    ids = [9, *expected.topk(num_logprobs).indices.tolist()]
+    assert output.logprobs.token_ids.tolist() == [ids]
+    np.testing.assert_allclose(output.logprobs.logprobs[0], expected[ids], atol=1e-5)
+    assert output.logprobs.ranks.tolist() == [1 + int((expected > expected[9]).sum())]
+
+
+def test_a_row_without_a_token_has_log_probabilities_of_no_meaning(windowed_model: Path) -> None:
+    runner = make_runner(windowed_model)
+    runner.load_model()
+    runner.initialize_kv_cache(pool_of(runner))
+    with torch.no_grad():
+        for weight in runner.get_model().parameters():
+            weight.fill_(torch.nan)
+
+    output = runner.execute_model(first_step("a", 0, logprobs=2)).result()
+
+    assert output.sampled_token_ids.values.tolist() == [-1]
+    assert output.logprobs is not None
+    assert output.logprobs.token_ids.shape == (1, 3)
 
 
 def test_case_30_a_profile_run_between_steps_touches_no_cache(windowed_model: Path) -> None:

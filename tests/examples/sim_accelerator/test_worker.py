@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,21 @@ def test_every_sampler_is_prepared(fresh: SimDriver) -> None:
     fresh.step({"random": 4})
     fresh.step({"random": 1, "penalty": len(PROMPTS[1])})
     fresh.step({"random": 1, "penalty": 1, "bias": len(PROMPTS[2])})
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 1}, {"repetition_penalty": 1.3}]
+)
+def test_every_sampler_serves_requests_with_log_probabilities(
+    fresh: SimDriver, params: dict[str, Any]
+) -> None:
+    fresh.add("with", PROMPTS[0], logprobs=1, **params)
+    fresh.add("without", PROMPTS[0], **params)
+    scored = fresh.step({"with": len(PROMPTS[0])})
+    plain = fresh.step({"without": len(PROMPTS[0])})
+    assert scored.logprobs is not None
+    assert scored.logprobs.token_ids[:, 0].tolist() == scored.sampled_token_ids.values.tolist()
+    assert scored.sampled_token_ids.values.tolist() == plain.sampled_token_ids.values.tolist()
 
 
 def test_a_seeded_draw_does_not_depend_on_its_neighbours(fresh: SimDriver) -> None:

@@ -117,7 +117,7 @@ class TracingPrograms(ProgramBuilder):
             return f"{rows} of {num_tokens}"
         if name != "sample":
             return rows
-        if kind.num_logprobs is not None:
+        if kind.penalties:
             return f"{rows}, everything"
         return f"{rows}, {'greedy' if kind.all_greedy else 'random'}"
 

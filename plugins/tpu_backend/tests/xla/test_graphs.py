@@ -13,6 +13,7 @@ from xla_engine import graph_counts, runner_of
 
 from core_engine import LLM, SamplingParams
 from core_engine.errors import CoreEngineError
+from core_engine.plugin.runtime import SamplingKind
 
 
 def test_case_01_two_hundred_random_requests_compile_nothing(tpu: LLM) -> None:
@@ -55,6 +56,27 @@ def test_case_11_any_number_of_logprobs_is_the_same_graph(tpu: LLM) -> None:
         rows = output.outputs[0].logprobs
         assert (rows is None) if count is None else all(len(row) in (count, count + 1) for row in rows or ())
     assert graph_counts(tpu) == before
+
+
+@pytest.mark.parametrize("count", [None, 5])
+def test_log_probabilities_are_a_graph_of_their_own_after_the_sampler_that_the_step_needs(
+    tpu: LLM, monkeypatch: pytest.MonkeyPatch, count: int | None
+) -> None:
+    runner, ran = runner_of(tpu), []
+    sample, score = runner._sample, runner._score
+
+    def note_sample(logits: torch.Tensor, inputs: dict[str, torch.Tensor], kind: SamplingKind) -> object:
+        ran.append(kind)
+        return sample(logits, inputs, kind)
+
+    def note_score(*args: object) -> object:
+        ran.append("score")
+        return score(*args)
+
+    monkeypatch.setattr(runner, "_sample", note_sample)
+    monkeypatch.setattr(runner, "_score", note_score)
+    tpu.generate([[7, 3, 100]], SamplingParams(temperature=0, max_tokens=1, logprobs=count))
+    assert ran == [SamplingKind(all_greedy=True), *([] if count is None else ["score"])]
 
 
 @pytest.fixture
