@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
 from core_engine_cuda.kernels.token_noise import MAX_NOISE, gumbel, neg_log
 
 __all__ = [

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
 from core_engine_cuda.kernels.token_choice import is_finite, load_logits, log_of_min_p, row_best
 
 __all__ = ["find_limits", "gather_candidates"]
