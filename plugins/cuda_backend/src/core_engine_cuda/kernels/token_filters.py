@@ -138,7 +138,7 @@ def _search(
     SHIFT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Return the largest key in [low, high] from which on the sum reaches ``target``; from ``low`` it does."""
+    """Return the largest key in [low, high] from which on the sum reaches ``target``; at ``low`` it does."""
     while low < high:
         step = (high - low + 3) // 4
         t1 = low + step

@@ -61,7 +61,7 @@ class WorkPlan:
         return 2 * self.spare_items
 
     def build(self, step: HostStep, block_size: int) -> tuple[IntArray, IntArray]:
-        """Return the items ``[num_tiles + spare_items, ITEM_FIELDS]`` and joins ``[spare_items, JOIN_FIELDS]``.
+        """Return the items ``[tiles + spare_items, ITEM_FIELDS]`` and joins ``[spare_items, JOIN_FIELDS]``.
 
         Unused rows are zero. Padding tokens belong to tiles that see nothing, so that their output is
         zero. Long tiles stand first: what is started last should end soon.
