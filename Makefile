@@ -17,6 +17,10 @@ QUESTION := What is the capital of France?
 LOWEST_VENV := .venv-lowest
 LOWEST_TESTS ?= tests/models tests/test_demo.py
 
+# Its kernels are interpreted and compiled without a GPU; all but triton comes from the main environment.
+CUDA := plugins/cuda_backend
+CUDA_VENV := $(CUDA)/.venv
+
 # core-engine-tpu has an environment of its own: torch_xla fits torch 2.9 alone, and has no wheels past Python 3.12.
 TPU := plugins/tpu_backend
 TPU_VENV := $(TPU)/.venv
@@ -24,7 +28,7 @@ TPU_PYTHON ?= $(PYTHON)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-tpu check docs bench build model reference clean distclean
+.PHONY: help demo test test-lowest test-cuda test-tpu check docs bench build model reference clean distclean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +41,9 @@ test: test-lowest ## Run all tests, the real-model ones included
 
 test-lowest: $(LOWEST_VENV)/ready model ## Run the model tests with the lowest supported transformers
 	$(LOWEST_VENV)/bin/python -m pytest $(LOWEST_TESTS)
+
+test-cuda: $(CUDA_VENV)/ready ## Run the tests of core-engine-cuda that need no GPU
+	cd $(CUDA) && .venv/bin/python -m pytest
 
 test-tpu: $(TPU_VENV)/ready model ## Run the tests of core-engine-tpu, its graphs on the CPU
 	cd $(TPU) && PJRT_DEVICE=CPU .venv/bin/python -m pytest
@@ -63,9 +70,10 @@ bench: $(VENV)/ready model ## Measure throughput, latency and the distance to tr
 	$(BIN)/python benchmarks/versus_transformers.py $(MODEL)
 	$(BIN)/python benchmarks/drafts.py $(MODEL)
 
-build: $(VENV)/ready ## Build the sdists and wheels of core-engine and core-engine-tpu into dist/
+build: $(VENV)/ready ## Build the sdists and wheels of core-engine and its plugins into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m build --no-isolation --outdir dist $(TPU)
+	$(BIN)/python -m build --no-isolation --outdir dist $(CUDA)
 
 model: $(VENV)/ready ## Bring SmolLM2-135M-Instruct into .cache/models
 	@test -d $(MODEL) || $(BIN)/python scripts/get_demo_model.py > /dev/null
@@ -74,7 +82,7 @@ clean: ## Remove what builds and tools left behind; keeps environments and the m
 	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 distclean: clean ## Remove environments and the model too
-	rm -rf $(VENV) $(LOWEST_VENV) $(TPU_VENV) .cache
+	rm -rf $(VENV) $(LOWEST_VENV) $(CUDA_VENV) $(TPU_VENV) .cache
 
 $(VENV)/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit( \
@@ -90,8 +98,12 @@ $(VENV)/docs-ready: $(VENV)/ready
 	@touch $@
 
 # Shares everything with the main environment but transformers and what that version needs otherwise.
-$(LOWEST_VENV)/ready: $(VENV)/ready scripts/lowest_environment.py
-	$(BIN)/python scripts/lowest_environment.py $(LOWEST_VENV)
+$(LOWEST_VENV)/ready: $(VENV)/ready scripts/shared_environment.py
+	$(BIN)/python scripts/shared_environment.py $(LOWEST_VENV) lowest:transformers
+	@touch $@
+
+$(CUDA_VENV)/ready: $(VENV)/ready $(CUDA)/pyproject.toml scripts/shared_environment.py
+	$(BIN)/python scripts/shared_environment.py $(CUDA_VENV) "./$(CUDA)[testing]"
 	@touch $@
 
 # Its torch is a build for CUDA, of several gigabytes; there is no other of that version.

@@ -54,10 +54,16 @@ def make_environment(folder: Path) -> Path:
     return site
 
 
-def link_installed(site: Path) -> None:
-    """Show ``site`` all that is installed here but for this checkout's distributions."""
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith(("core_engine", "_editable")) and not (site / entry.name).exists():
+def link_installed(site: Path, *, without: tuple[str, ...] = ()) -> None:
+    """Show ``site`` all that is installed here but this checkout's distributions and those of ``without``.
+
+    An environment that shares another's packages (scripts/shared_environment.py) shows those too.
+    """
+    own = Path(sysconfig.get_path("purelib"))
+    shared = [Path(path) for path in sys.path if Path(path).name == own.name and Path(path) != own]
+    hidden = ("core_engine", "_editable", "zz_shared", *without)
+    for entry in (entry for folder in (own, *shared) for entry in folder.iterdir()):
+        if not entry.name.startswith(hidden) and not (site / entry.name).exists():
             (site / entry.name).symlink_to(entry)
 
 

@@ -113,7 +113,7 @@ def test_the_lowest_transformers_stands_in_one_place() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (bound,) = [line for line in project["dependencies"] if line.startswith("transformers>=")]
     version = bound.removeprefix("transformers>=")
-    for file in ("Makefile", ".ci/run", "scripts/lowest_environment.py"):
+    for file in ("Makefile", ".ci/run", "scripts/shared_environment.py"):
         text = (REPOSITORY / file).read_text(encoding="utf-8")
         assert not re.search(rf"transformers\W+{re.escape(version)}\b", text), file
 

@@ -72,7 +72,10 @@ def test_a_failed_allocation_lets_go_of_what_its_frames_held(gpu: Gpu) -> None:
     ],
 )
 def test_a_fault_of_the_device_is_a_loss_that_stays(gpu: Gpu, text: str) -> None:
-    with pytest.raises(DeviceLost, match="failed during a step.*Start the engine anew"), gpu.faults.typed("a step"):
+    with (
+        pytest.raises(DeviceLost, match=r"failed during a step.*Start the engine anew"),
+        gpu.faults.typed("a step"),
+    ):
         raise RuntimeError(text)
     assert gpu.num_released == 0
     ran = False
@@ -88,11 +91,10 @@ def test_a_refused_capture_is_no_loss(gpu: Gpu) -> None:
 
 
 def test_causes_are_looked_at(gpu: Gpu) -> None:
+    error = ConfigError("cannot load the weights")
+    error.__cause__ = torch.OutOfMemoryError(SENTENCE)
     with pytest.raises(OutOfDeviceMemory), gpu.faults.typed("the model's weights"):
-        try:
-            raise torch.OutOfMemoryError(SENTENCE)
-        except RuntimeError as error:
-            raise ConfigError("cannot load the weights") from error
+        raise error
 
 
 def test_what_is_typed_already_passes_as_it_is(gpu: Gpu) -> None:

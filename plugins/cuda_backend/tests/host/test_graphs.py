@@ -133,7 +133,10 @@ def test_nested_arguments_are_read_where_they_lie(programs: GraphPrograms) -> No
     groups[1]["a"].fill_(9)
     assert program(groups, False).tolist() == [10, 10]
     # Another name is another call.
-    assert program(({"a": groups[0]["a"]}, {"a": torch.zeros(2), "b": torch.zeros(2)}), False).tolist() == [1, 1]
+    assert program(({"a": groups[0]["a"]}, {"a": torch.zeros(2), "b": torch.zeros(2)}), False).tolist() == [
+        1,
+        1,
+    ]
 
 
 def test_dropped_graphs_are_not_replayed(programs: GraphPrograms) -> None:

@@ -79,7 +79,7 @@ def test_weights_that_do_not_fit_are_typed(tiny_model: Path, monkeypatch: pytest
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
 
     monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", fail)
-    with pytest.raises(OutOfDeviceMemory, match="for the model's weights: .*Tried to allocate"):
+    with pytest.raises(OutOfDeviceMemory, match=r"for the model's weights: .*Tried to allocate"):
         make_engine(tiny_model)
 
 
