@@ -95,12 +95,12 @@ def load_model(
         return build_meta_model(text, dtype=torch_dtype, trust_remote_code=config.trust_remote_code)
 
     meta_model = build()
-    findings = find_layers(meta_model)
     replaced: dict[str, int] = {}
-    layers = findings.layers
-    if communicator is not None:
+    if communicator is None:
+        findings = find_layers(meta_model)
+    else:
         rank, size = communicator.rank, communicator.size
-        layers = find_rank_layers(meta_model, layers, config, facts, rank=rank, size=size)
+        findings = find_rank_layers(meta_model, config, facts, rank=rank, size=size)
         transforms = (TensorParallel(communicator), *transforms)
     if config.max_loras:
         transforms = (LoRATransform(findings.token_linears), *transforms)
@@ -139,7 +139,7 @@ def load_model(
         module=model,
         backbone=_make_backbone(model, findings.backbone_name),
         logits=make_logits_function(model, findings.logits_backbone_name),
-        layers=layers,
+        layers=findings.layers,
         divided_share=divided_share(meta_model),
         weight_bytes=_weight_bytes(model),
         replaced=replaced,

@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["TokenMixingProbe", "probe_length"]
+__all__ = ["ALONG_DIM", "TokenMixingProbe", "dims_along", "probe_length"]
 
 #: Operations that look along a dimension given by ``dim`` (their second argument, or the keyword).
-_ALONG_DIM = frozenset(
+ALONG_DIM = frozenset(
     {"cumsum", "cumprod", "logcumsumexp", "cummax", "sort", "topk", "softmax", "_softmax", "_log_softmax",
      "sum", "mean", "amax", "amin", "argmax", "argmin", "max", "min", "prod", "var", "std", "var_mean",
      "flip", "roll", "slice", "select", "diff", "unfold", "logsumexp", "linalg_vector_norm", "any", "all"}
@@ -93,30 +93,36 @@ class TokenMixingProbe(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return name != "constant_pad_nd" or self.num_tokens not in result.shape
         if name in _CONTRACTIONS:
             return tensors[-2].shape[-1] == self.num_tokens
-        if name in _ALONG_DIM:
+        if name in ALONG_DIM:
             return self._touches_tokens(name, args, kwargs, tensors[0], result)
         return False
 
     def _touches_tokens(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: torch.Tensor, result: Any
     ) -> bool:
-        position = _DIM_POSITION.get(name, 1)
-        dims: Any = kwargs.get("dim", kwargs.get("dims", args[position] if len(args) > position else None))
-        if name in ("topk",):
-            dims = kwargs.get("dim", args[2] if len(args) > 2 else -1)
-        elif name == "slice":
-            dims = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-            if isinstance(result, torch.Tensor) and result.shape == tensor.shape:
-                return False
-        elif name == "sort" and isinstance(dims, bool):
-            dims = -1
-        if dims is None or isinstance(dims, bool):
-            touched: Sequence[int] = range(tensor.dim())
-        elif isinstance(dims, int):
-            touched = (dims,)
-        else:
-            touched = tuple(dims) or range(tensor.dim())
+        if name == "slice" and isinstance(result, torch.Tensor) and result.shape == tensor.shape:
+            return False
+        touched = dims_along(name, args, kwargs, tensor)
         return any(tensor.shape[dim] == self.num_tokens for dim in touched)
+
+
+def dims_along(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: torch.Tensor
+) -> Sequence[int]:
+    """Return the dimensions that an operation of `ALONG_DIM` looks along in its first operand, ``tensor``."""
+    position = _DIM_POSITION.get(name, 1)
+    dims: Any = kwargs.get("dim", kwargs.get("dims", args[position] if len(args) > position else None))
+    if name == "topk":
+        dims = kwargs.get("dim", args[2] if len(args) > 2 else -1)
+    elif name == "slice":
+        dims = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    elif name == "sort" and isinstance(dims, bool):
+        dims = -1
+    if dims is None or isinstance(dims, bool):
+        return range(tensor.dim())
+    if isinstance(dims, int):
+        return (dims,)
+    return tuple(dims) or range(tensor.dim())
 
 
 def _is_prime(number: int) -> bool:
