@@ -32,6 +32,13 @@ BACKENDS = (
         remark="What `threads` does beside busy processes is told in [](../how-to/measure-speed.md).",
     ),
     DocumentedBackend(
+        name="cuda",
+        module="core_engine_cuda.plugin",
+        sources="plugins/cuda_backend/src",
+        remark="When to set them is told in [](../how-to/run-on-nvidia-gpus.md), what graphs are for in "
+        "[](../explanation/cuda.md).",
+    ),
+    DocumentedBackend(
         name="tpu",
         module="core_engine_tpu.plugin",
         sources="plugins/tpu_backend/src",
