@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["DTYPE_BYTES", "EngineConfig", "ModelConfig"]
+__all__ = ["DTYPE_BYTES", "LOAD_FORMATS", "EngineConfig", "ModelConfig"]
 
 #: Bytes of one element of each data type that the engine knows by name.
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+#: What ``load_format`` may be.
+LOAD_FORMATS = ("auto", "dummy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +104,9 @@ class EngineConfig:
     extensions: tuple[str, ...] = ()
     #: Run the worker in this process or in one of its own ("in-process", "process").
     executor: str = "in-process"
+    #: Where weights come from: "auto" (the model's files), or "dummy" (random numbers, so that speed and
+    #: memory can be measured without the files; the answers mean nothing).
+    load_format: str = "auto"
     #: Run Python code that a model repository brings.
     trust_remote_code: bool = False
     #: Load weights from pickle files, which can run code.

@@ -71,6 +71,12 @@ def add_engine_flags(parser: Container) -> None:
     add_option(group, "--extensions", help="extensions to turn on", default=[], separator=",", metavar="NAME")
     add_option(group, "--tokenizer", help="where the tokenizer is read from, if not the model")
     add_option(group, "--revision", help="hub revision of model and tokenizer")
+    add_option(
+        group,
+        "--load-format",
+        help="auto reads the weights; dummy makes random ones, to measure speed without the files",
+        default="auto",
+    )
     add_switch(group, "--trust-remote-code", help="run Python code that the model repository brings")
     add_switch(group, "--allow-pickled-weights", help="load pickle files, which can run code")
     add_switch(
@@ -101,6 +107,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "executor",
         "tokenizer",
         "revision",
+        "load_format",
         "trust_remote_code",
         "allow_pickled_weights",
         "use_generation_config",

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from core_engine.backends.backend import AppliedChange
 from core_engine.backends.selection import Selection
-from core_engine.config import EngineConfig, ModelConfig
+from core_engine.config import LOAD_FORMATS, EngineConfig, ModelConfig
 from core_engine.engine.feature_table import FeatureRow, FeatureTable
 from core_engine.engine.settle import longest_sequence_rows, settle_config
+from core_engine.errors import ConfigError, did_you_mean
 from core_engine.models.config_reader import read_model_config
 from core_engine.plugin import Capabilities
 from core_engine.scheduler.features import SETTING_OF
@@ -34,12 +35,17 @@ class SettledEngine:
 def settle_engine(config: EngineConfig, selection: Selection, *, weights: bool = True) -> SettledEngine:
     """Read the model's facts, and settle ``config`` for the backend that ``selection`` chose.
 
-    With ``weights=False`` the model need not have any.
+    With ``weights=False``, or where they are random, the model need not have any.
     Raises `ModelError` for the model's files, `ConfigError` for settings that cannot work, and
     `PluginError` when a plugin fails.
     """
     backend, devices = selection.backend, selection.detection.devices
-    model = read_model_config(config, weights=weights)
+    if config.load_format not in LOAD_FORMATS:
+        raise ConfigError(
+            f"load_format must be {' or '.join(LOAD_FORMATS)}, got {config.load_format!r}."
+            f"{did_you_mean(config.load_format, LOAD_FORMATS)}"
+        )
+    model = read_model_config(config, weights=weights and config.load_format != "dummy")
     capabilities = backend.capabilities(devices, config, model)
     settled, features = settle_config(config, model, capabilities, backend.name)
     settled, changes = backend.check_config(settled, model, devices)

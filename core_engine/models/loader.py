@@ -19,6 +19,7 @@ from core_engine.models.finder import FoundLayer, find_layers
 from core_engine.models.layer_transforms import LayerTransform
 from core_engine.models.locate import locate_model
 from core_engine.models.logits import LogitsFunction, make_logits_function
+from core_engine.models.random_weights import random_weights
 from core_engine.models.rotary import fix_longrope
 from core_engine.models.signatures import accepted_arguments
 from core_engine.models.weights import WeightSource, read_weights
@@ -112,6 +113,16 @@ def load_model(
     if weight_device == "meta":
         model = (meta_model if communicator is None else build()).requires_grad_(False)
         transform(model)
+    elif config.load_format == "dummy":
+        model = random_weights(
+            type(meta_model),
+            meta_model.config,
+            dtype=torch_dtype,
+            device=weight_device,
+            experts=experts,
+            transform=transform,
+            progress=progress,
+        )
     else:
         source = WeightSource(
             directory=Path(facts.directory),

@@ -24,7 +24,7 @@ from core_engine.models.locate import WEIGHT_PATTERNS, fetch_weights
 from core_engine.models.shards import check_shards
 from core_engine.parallel.reading import expect_whole, keep_shares, one_by_one
 
-__all__ = ["WeightSource", "read_weights"]
+__all__ = ["WeightSource", "read_weights", "transforming_class"]
 
 #: Where multimodal checkpoints keep their language model, and where its own class looks for it.
 _TEXT_PART_NAMES = {
@@ -81,7 +81,7 @@ def read_weights(
 
     with quiet_transformers(progress=progress), one_by_one() if is_divided else nullcontext():
         try:
-            model, report = _transforming_class(model_class, prepare).from_pretrained(
+            model, report = transforming_class(model_class, prepare).from_pretrained(
                 source.directory,
                 config=config,
                 dtype=dtype,
@@ -107,7 +107,9 @@ def read_weights(
     return model.requires_grad_(False).eval()
 
 
-def _transforming_class(model_class: Any, transform: Callable[[torch.nn.Module], None]) -> Any:
+def transforming_class(model_class: Any, transform: Callable[[torch.nn.Module], None]) -> Any:
+    """Return a subclass of ``model_class`` whose instances are transformed as soon as they are built."""
+
     def build(self: Any, *args: Any, **keywords: Any) -> None:
         model_class.__init__(self, *args, **keywords)
         transform(self)

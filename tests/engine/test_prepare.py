@@ -87,3 +87,19 @@ def test_a_length_that_no_step_of_the_backend_holds_is_refused_before_any_weight
     change = """ConfigChange(field="max_num_batched_tokens", value=96, reason="small memory"),"""
     with pytest.raises(ConfigError, match="lower max_model_len to 96"):
         settle("", change, max_model_len=97)
+
+
+def test_an_unknown_load_format_is_refused_before_the_model_is_read(settle: Settle) -> None:
+    with pytest.raises(ConfigError, match=r"auto or dummy, got 'dumy'.*dummy"):
+        settle("", load_format="dumy")
+
+
+def test_random_weights_need_no_files(tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "config only"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
+    backend = select_backend("cpu", {})
+    assert (
+        settle_engine(EngineConfig(model=str(folder), load_format="dummy"), backend).model.weight_file_bytes
+        == 0
+    )
