@@ -44,6 +44,7 @@ test-lowest: $(LOWEST_VENV)/ready model ## Run the model tests with the lowest s
 
 test-cuda: $(CUDA_VENV)/ready ## Run the tests of core-engine-cuda that need no GPU
 	cd $(CUDA) && .venv/bin/python -m pytest
+	cd $(CUDA) && .venv/bin/python -m pytest tests/gpu
 
 test-tpu: $(TPU_VENV)/ready model ## Run the tests of core-engine-tpu, its graphs on the CPU
 	cd $(TPU) && PJRT_DEVICE=CPU .venv/bin/python -m pytest

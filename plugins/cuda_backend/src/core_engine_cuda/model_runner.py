@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from core_engine.plugin.runtime import (
     AttentionBackend,
     CaptureReport,
@@ -10,19 +12,21 @@ from core_engine.plugin.runtime import (
     KVCacheConfig,
     LoadReport,
     ProfileReport,
-    ProgramBuilder,
     ReferencePagedAttention,
     ReferenceSampler,
+    Sampler,
     SchedulerOutput,
     Seams,
     ShapePolicy,
     StepHandle,
     StepModelRunner,
 )
+from core_engine_cuda.attention import TritonPagedAttention
 from core_engine_cuda.device_io import CudaIO
 from core_engine_cuda.graph_sizes import captured_sizes
 from core_engine_cuda.graphs import GraphPrograms
 from core_engine_cuda.runtime import CudaRuntime
+from core_engine_cuda.sampler import TritonSampler
 from core_engine_cuda.shapes import CapturedShapes
 
 __all__ = ["CudaModelRunner"]
@@ -42,9 +46,9 @@ class CudaModelRunner(StepModelRunner):
         return Seams(
             shapes=self._make_shapes(),
             io=CudaIO(self.device),
-            attention=_make_attention(str(self.context.worker.options["attention"])),
-            programs=self._programs(),
-            sampler=ReferenceSampler(),
+            attention=self._make_attention(),
+            programs=EagerPrograms() if self._graphs is None else self._graphs,
+            sampler=self._make_sampler(),
             communicator=self.context.communicator,
         )
 
@@ -54,9 +58,12 @@ class CudaModelRunner(StepModelRunner):
             return super().load_model()
 
     def profile_run(self) -> ProfileReport:
-        """Measure the largest step."""
+        """Measure the largest step; what attention takes once the cache stands counts with it."""
         with self.device.working("the largest step"):
-            return super().profile_run()
+            report = super().profile_run()
+        attention = self.seams.attention
+        scratch = attention.scratch_bytes if isinstance(attention, TritonPagedAttention) else 0
+        return replace(report, activation_bytes=report.activation_bytes + scratch)
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> int:
         """Allocate and bind the caches; graphs that read others are forgotten."""
@@ -85,8 +92,16 @@ class CudaModelRunner(StepModelRunner):
         with self.device.working("a step"):
             return super().execute_model(scheduler_output)
 
-    def _programs(self) -> ProgramBuilder:
-        return EagerPrograms() if self._graphs is None else self._graphs
+    def _make_attention(self) -> AttentionBackend:
+        if self.context.worker.options["attention"] == "triton":
+            return TritonPagedAttention(
+                num_sms=self.device.num_multiprocessors, major=self.device.capability[0]
+            )
+        # Contexts trimmed to their lengths would have other shapes in every step.
+        return ReferencePagedAttention(trim_context=False)
+
+    def _make_sampler(self) -> Sampler:
+        return TritonSampler() if self.context.worker.options["sampler"] == "triton" else ReferenceSampler()
 
     def _make_shapes(self) -> ShapePolicy:
         if self.config.enforce_eager:
@@ -94,8 +109,3 @@ class CudaModelRunner(StepModelRunner):
         listed = self.context.worker.options["graph_sizes"]
         sizes = captured_sizes(None if listed is None else str(listed), self.config.max_num_seqs)
         return CapturedShapes(sizes, self.capabilities.max_logprobs)
-
-
-def _make_attention(choice: str) -> AttentionBackend:
-    # Trimmed contexts would make shapes depend on lengths, which graphs cannot.
-    return ReferencePagedAttention(trim_context=False)

@@ -34,7 +34,7 @@ CORE_ENGINE_API = "0.1"
 
 #: What OpenAI's API allows; more columns cost every request of a step.
 MAX_LOGPROBS = 20
-#: Sizes of pages that the attention kernels read, the preferred one first.
+#: Tokens of a block that the attention kernels read, the preferred number first.
 BLOCK_SIZES = (16, 32, 64, 128)
 
 _OPTIONS = (
@@ -43,6 +43,12 @@ _OPTIONS = (
         default="triton",
         choices=("triton", "reference"),
         help="the Triton kernels, or plain torch, which is slow and serves every layer",
+    ),
+    BackendOption(
+        name="sampler",
+        default="triton",
+        choices=("triton", "reference"),
+        help="the Triton kernels, or plain torch, which sorts whole rows",
     ),
     BackendOption(
         name="graph_sizes",

@@ -23,6 +23,8 @@ SETTINGS: dict[str, Any] = {
     "block_size": 16,
     "kv_cache_bytes": 8 << 20,
 }
+#: Without kernels, unless a test asks for them: Triton's interpreter is slow.
+PLAIN = {"attention": "reference", "sampler": "reference"}
 PROMPTS = [[7, 3, 100, 42], list(range(20, 57)), [5] * 18, [150, 2], list(range(100, 190))]
 PARAMS = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True),
@@ -36,7 +38,7 @@ PARAMS = {
 
 def make_engine(model: Path, backend: str = "cuda-host", **settings: Any) -> LLM:
     """Start an engine with `SETTINGS`."""
-    options = settings.pop("backend_options", {"attention": "reference"} if backend == "cuda-host" else {})
+    options = {**PLAIN, **settings.pop("backend_options", {})} if backend == "cuda-host" else {}
     return LLM(str(model), backend=backend, backend_options=options, **{**SETTINGS, **settings})
 
 

@@ -41,6 +41,8 @@ class HostRuntime(CudaRuntime):
         #: How many allocations may still succeed; None for any number.
         self.allocations_left: int | None = None
         self.graphs: list[RecordedGraph] = []
+        #: Graphs run Python again rather than record: the interpreter's kernels are no operations of torch.
+        self.reruns_python = False
         self.num_pools = self.num_released = 0
 
     @contextmanager
@@ -90,9 +92,22 @@ class HostRuntime(CudaRuntime):
         self.num_pools += 1
 
     def capture(self, run: Callable[[], None]) -> Graph:
+        if self.reruns_python:
+            run()
+            return RerunGraph(run)
         graph = RecordedGraph(run)
         self.graphs.append(graph)
         return graph
+
+
+class RerunGraph:
+    """A graph that shows nothing but which one is replayed."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+
+    def replay(self) -> None:
+        self._run()
 
 
 class LateRuntime(HostRuntime):

@@ -11,11 +11,13 @@ from torch.utils._pytree import tree_leaves
 
 __all__ = ["RecordedGraph"]
 
-#: Operations that give a number to the host; on a GPU they wait for it, and a capture fails there.
+#: Operations that give a number to the host, or bring one from it (`torch.tensor`): on a GPU they wait, and a
+#: capture fails there.
 _WAITING = {
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.nonzero.default,
     torch.ops.aten.equal.default,
+    torch.ops.aten.lift_fresh.default,
 }
 
 

@@ -9,6 +9,7 @@ from draft_oracle import draft_all_right, draft_at_random
 from engine.draft_answers import answers, drafted_answers
 from host_engine import PARAMS, StartEngine, make_engine, runner_of, runtime_of, tokens
 from tiny_adapter import make_adapter
+from tiny_chat_model import make_tiny_chat_model
 
 from core_engine import LLM, LoRARequest, SamplingParams
 from core_engine.testing.oracle import Oracle
@@ -51,7 +52,7 @@ def test_padded_and_mixed_steps_answer_alike(llm: LLM, cpu: LLM) -> None:
 
 
 def test_larger_batches_than_were_captured_run_as_they_are(start: StartEngine, cpu: LLM) -> None:
-    llm = start(backend_options={"attention": "reference", "graph_sizes": "1,2"})
+    llm = start(backend_options={"graph_sizes": "1,2"})
     assert tokens(llm, PARAMS["greedy"]) == tokens(cpu, PARAMS["greedy"])
     assert {shape.num_reqs for shape in runner_of(llm).seams.shapes.warm_up_shapes()} == {1, 2}
 
@@ -114,3 +115,13 @@ def test_a_second_cache_gets_graphs_of_its_own(start: StartEngine, cpu: LLM) -> 
     runner.initialize_kv_cache(kv)
     assert runner.seams.programs.num_programs() == 0
     assert tokens(llm, PARAMS["greedy"]) == tokens(cpu, PARAMS["greedy"])
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "mixtral", "gpt2"])
+def test_other_families_are_captured_too(tmp_path: Path, fake_installed: None, model_type: str) -> None:
+    model = make_tiny_chat_model(tmp_path / "tiny", model_type, num_hidden_layers=2)
+    with make_engine(model, "cpu") as plain:
+        expected = tokens(plain, PARAMS["greedy"])
+    with make_engine(model) as llm:
+        assert tokens(llm, PARAMS["greedy"]) == expected
+        assert runtime_of(llm).graphs

@@ -1,7 +1,5 @@
-"""Kernels run in Triton's interpreter, on tensors of the CPU; Triton reads this when it is imported."""
+"""Kernels run in Triton's interpreter, on tensors of the CPU; whole engines over the fake GPU."""
 
-from __future__ import annotations
+from host_fixtures import cpu, fake_installed, start, tiny_model
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+__all__ = ["cpu", "fake_installed", "start", "tiny_model"]
