@@ -119,7 +119,7 @@ def test_a_second_cache_gets_graphs_of_its_own(start: StartEngine, cpu: LLM) -> 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "mixtral", "gpt2"])
 def test_other_families_are_captured_too(tmp_path: Path, fake_installed: None, model_type: str) -> None:
-    model = make_tiny_chat_model(tmp_path / "tiny", model_type, num_hidden_layers=2)
+    model = make_tiny_chat_model(tmp_path / "tiny", model_type)
     with make_engine(model, "cpu") as plain:
         expected = tokens(plain, PARAMS["greedy"])
     with make_engine(model) as llm:
