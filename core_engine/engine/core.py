@@ -34,6 +34,8 @@ class EngineCore:
     * A step that fails in the executor, or whose results cannot be taken, ends its own requests with
       "error"; requests that wait are not touched. The runner may not have heard of the step, so
       the next one tells again who ended and who was preempted.
+    * Where nobody will ever compute again (`Executor.failure`), all requests end with "error", and the engine
+      is closed: later calls raise the reason, as its own type.
     * A wrong step (see `StepChecker`) never reaches the executor. It ends all requests that it names.
     * A scheduler that raises, builds a wrong step, or has work but builds no step, three times in a row, is
       given up: all requests end with "error", and the engine is closed.
@@ -50,15 +52,16 @@ class EngineCore:
         self._untold_finished: tuple[str, ...] = ()
         self._untold_preempted: tuple[str, ...] = ()
         self._num_faults = 0
-        #: Why nothing more is computed; empty while the engine is open.
-        self._closed = ""
+        #: Why nothing more is computed; None while the engine is open.
+        self._closed: CoreEngineError | None = None
 
     def add(self, request: CoreRequest) -> None:
         """Queue a request.
 
         Raises `InvalidRequest` when it can never run, `ContractError` when the scheduler fails over it and
-        `EngineClosed` when nothing is computed any more; other requests are not touched.
+        `EngineClosed` or `WorkerDied` when nothing is computed any more; other requests are not touched.
         """
+        self._look_at_executor()
         self._check_open()
         name = request.request_id
         try:
@@ -98,7 +101,7 @@ class EngineCore:
         """Schedule, compute and account one step; returns what each of its requests gained.
 
         Raises what went wrong, after which ``take_failed`` tells which requests that ended, and the engine
-        may go on; `EngineClosed` when nothing is computed any more.
+        may go on; the reason when nothing is computed any more, as ``add`` does.
         """
         self._check_open()
         step = self._next_step()
@@ -112,6 +115,7 @@ class EngineCore:
             self._untold_finished += step.finished_request_ids
             self._untold_preempted += step.preempted_request_ids
             self._failed += self._lose(step, step.request_ids, f"its step failed: {_told(error)}")
+            self._look_at_executor()
             raise
         self._untold_finished = self._untold_preempted = ()
         self._close_ended(ended)
@@ -127,15 +131,16 @@ class EngineCore:
 
         Returns those ends. Works whatever has failed before.
         """
-        self._closed = self._closed or "this engine was closed; build a new one"
+        self._closed = self._closed or EngineClosed("this engine was closed; build a new one")
         try:
             return self._end(list(self._open), "abort", None)
         finally:
             self.executor.shutdown()
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise EngineClosed(self._closed)
+        if self._closed is not None:
+            # A new one each time: the traceback of one would grow with every call.
+            raise type(self._closed)(str(self._closed))
 
     def _next_step(self) -> SchedulerOutput | None:
         """Let the scheduler build a step, and check it."""
@@ -163,12 +168,25 @@ class EngineCore:
             self._checker.excuse(named)
             self._untold_finished += named
             self._failed += self._lose(step, named, _told(error))
-        if self._num_faults == _MAX_SCHEDULER_FAULTS and not self._closed:
-            self._closed = (
-                f"the scheduler failed {self._num_faults} times in a row and was given up; build a new "
-                f"engine with another scheduler. The last time: {_told(error)}"
+        if self._num_faults == _MAX_SCHEDULER_FAULTS:
+            self._close(
+                EngineClosed(
+                    f"the scheduler failed {self._num_faults} times in a row and was given up; build a new "
+                    f"engine with another scheduler. The last time: {_told(error)}"
+                )
             )
-            self._failed += self._end(list(self._open), "error", self._closed)
+
+    def _look_at_executor(self) -> None:
+        """Close the engine if its workers are gone."""
+        failure = self.executor.failure
+        if failure is not None:
+            self._close(type(failure)(f"this engine has ended, build a new one: {failure}"))
+
+    def _close(self, reason: CoreEngineError) -> None:
+        """End everything with ``reason``; the first one stays."""
+        if self._closed is None:
+            self._closed = reason
+            self._failed += self._end(list(self._open), "error", _told(reason))
 
     def _with_untold(self, step: SchedulerOutput) -> SchedulerOutput:
         """Add what steps before told that failed, as the runner may not know it."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from core_engine.hookspecs.worker import WorkerApi
+
+if TYPE_CHECKING:
+    from core_engine.errors import CoreEngineError
 
 __all__ = ["Executor"]
 
@@ -14,3 +19,8 @@ class Executor(WorkerApi):
     gets the call and rank 0 answers. ``get_model`` is for workers in the caller's process only;
     others raise `UnsupportedFeature`. ``shutdown`` may be called at any time and more than once.
     """
+
+    @property
+    def failure(self) -> CoreEngineError | None:
+        """Why no call will ever be answered again; None as long as the workers live."""
+        return None

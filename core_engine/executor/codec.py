@@ -38,6 +38,8 @@ class CallSpec:
     result: Any
     argument: str | None = None
     argument_type: Any = None
+    #: Whether the other ranks' answers are needed too; they answer without a result where not.
+    of_every_rank: bool = True
 
 
 #: Every method of `WorkerApi` that can cross a process boundary; a model cannot.
@@ -49,7 +51,10 @@ WORKER_CALLS: Mapping[str, CallSpec] = {
     "initialize_cache": CallSpec(result=int, argument="kv_cache_config", argument_type=KVCacheConfig),
     "compile_or_warm_up_model": CallSpec(result=CaptureReport),
     "execute_model": CallSpec(
-        result=ModelRunnerOutput, argument="scheduler_output", argument_type=SchedulerOutput
+        result=ModelRunnerOutput,
+        argument="scheduler_output",
+        argument_type=SchedulerOutput,
+        of_every_rank=False,
     ),
     "add_lora": CallSpec(result=LoRAInfo, argument="adapter", argument_type=LoRAAdapter),
     "remove_lora": CallSpec(result=bool, argument="lora_id", argument_type=int),
@@ -74,6 +79,9 @@ class Start:
     context: bytes
     #: The extensions that wrap the worker, as the parent resolved them.
     extensions: tuple[InstalledPlugin, ...] = ()
+    #: The rank and the file of the context, which the process itself needs.
+    rank: int = 0
+    rendezvous: str = ""
 
     def worker_context(self) -> WorkerContext:
         """Decode the context."""

@@ -1,16 +1,19 @@
-"""ProcessExecutor: the worker in a process of its own."""
+"""ProcessExecutor: workers in processes of their own."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from core_engine.backends.reference import encode_ref
-from core_engine.errors import StepTimeout, UnsupportedFeature
+from core_engine.errors import CoreEngineError, StepTimeout, UnsupportedFeature
 from core_engine.executor.base import Executor
 from core_engine.executor.codec import WORKER_CALLS, Start, decode, encode
-from core_engine.executor.worker_process import WorkerProcess
+from core_engine.executor.rank_reports import merge_reports
+from core_engine.executor.rendezvous import Rendezvous
+from core_engine.executor.worker_group import GroupCall, WorkerGroup
 from core_engine.worker.output import ModelRunnerOutput
 from core_engine.worker.reports import Health
 
@@ -26,17 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessExecutor"]
 
-#: How long a worker may take to release its device before its process is ended.
-_SHUTDOWN_S = 30.0
 #: How long a worker may take to say that it is well.
 _HEALTH_S = 30.0
 
 
 class RemoteStep:
-    """A step that a worker process computes."""
+    """A step that worker processes compute; it is done when every rank has answered."""
 
-    def __init__(self, future: Future[bytes], step_id: int) -> None:
-        self._future = future
+    def __init__(self, call: GroupCall, step_id: int) -> None:
+        self._call = call
         self._step_id = step_id
         self._output: ModelRunnerOutput | None = None
 
@@ -44,34 +45,60 @@ class RemoteStep:
         """Wait for the step; see `StepHandle.result`. Also raises `WorkerDied`."""
         if self._output is None:
             try:
-                data = self._future.result(timeout_s)
+                first, *_ = self._call.results(timeout_s)
             except TimeoutError:
                 raise StepTimeout(f"step {self._step_id} did not finish within {timeout_s} s") from None
-            self._output = decode(data, ModelRunnerOutput)
+            self._output = decode(first, ModelRunnerOutput)
         return self._output
 
 
 class ProcessExecutor(Executor):
-    """Sends every call to one worker process, which loads exactly what ``ref`` and ``extensions`` name.
+    """Sends every call to one worker process per rank, which loads exactly what its reference names.
 
-    An error in the worker is raised here under its own type, with the worker's traceback as a note;
-    when the process ends on its own, calls raise `WorkerDied`, and `EngineClosed` after ``shutdown``.
+    ``refs`` and ``contexts`` have one entry per rank, rank 0 first. An error in a worker is raised here
+    under its own type, with the worker's traceback as a note; `WorkerGroup` says what happens to the other
+    ranks then. When a process ends on its own, calls raise `WorkerDied`, and `EngineClosed` after
+    ``shutdown``. `merge_reports` tells what is returned where ranks answer differently.
     """
 
     def __init__(
-        self, ref: BackendRef, context: WorkerContext, extensions: tuple[InstalledPlugin, ...] = ()
+        self,
+        refs: Sequence[BackendRef],
+        contexts: Sequence[WorkerContext],
+        extensions: tuple[InstalledPlugin, ...] = (),
     ) -> None:
-        start = Start(ref=encode_ref(ref), context=encode(context), extensions=extensions)
-        self._worker = WorkerProcess(start, ref.plan.environment)
+        self._rendezvous = Rendezvous() if len(contexts) > 1 else None
+        file = self._rendezvous.file if self._rendezvous else ""
+        starts = []
+        for ref, context in zip(refs, contexts, strict=True):
+            start = Start(
+                ref=encode_ref(ref),
+                context=encode(replace(context, rendezvous=file)),
+                extensions=extensions,
+                rank=context.plan.rank,
+                rendezvous=file,
+            )
+            starts.append((start, ref.plan.environment))
         self._closed = False
+        self._last_step: GroupCall | None = None
+        try:
+            self._group = WorkerGroup(starts)
+        except BaseException:
+            self._remove_rendezvous()
+            raise
 
     @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._worker.pid
+    def pids(self) -> tuple[int, ...]:
+        """The workers' process ids, rank 0 first."""
+        return self._group.pids
+
+    @property
+    def failure(self) -> CoreEngineError | None:
+        """See `Executor.failure`."""
+        return self._group.failure
 
     def init_device(self) -> DeviceReport:
-        """Load the plugin in the worker, open the device and build the model runner."""
+        """Load the plugin in the workers, open the devices and build the model runners."""
         report: DeviceReport = self._call("init_device")
         return report
 
@@ -83,8 +110,8 @@ class ProcessExecutor(Executor):
     def get_model(self) -> Any:
         """Raise `UnsupportedFeature`: the model lives in the worker's process."""
         raise UnsupportedFeature(
-            "get_model: the model lives in the worker's process and cannot leave it; set executor to "
-            "'in-process' to reach it"
+            "get_model: the model lives in a process of its own and cannot leave it; set executor to "
+            "'in-process' (and tensor_parallel_size to 1) to reach it"
         )
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec | str]:
@@ -108,9 +135,16 @@ class ProcessExecutor(Executor):
         return report
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
-        """Send a step and return at once; several steps may be under way, answered in order."""
-        future = self._worker.call("execute_model", encode(scheduler_output))
-        return RemoteStep(future, scheduler_output.step_id)
+        """Send a step and return at once; several steps may be under way, answered in order.
+
+        With several ranks the step before must have ended: a rank that fails is out of a step that the others
+        still compute, and would take the next one's collectives for those of that step.
+        """
+        if len(self.pids) > 1 and self._last_step is not None:
+            with suppress(CoreEngineError):  # its own handle tells
+                self._last_step.results()
+        self._last_step = self._group.call("execute_model", encode(scheduler_output))
+        return RemoteStep(self._last_step, scheduler_output.step_id)
 
     def add_lora(self, adapter: LoRAAdapter) -> LoRAInfo:
         """See `WorkerApi.add_lora`."""
@@ -133,28 +167,39 @@ class ProcessExecutor(Executor):
         return path
 
     def check_health(self) -> Health:
-        """Ask the worker, behind the steps under way; one that does not answer in 30 s is unhealthy.
+        """Ask the workers, behind the steps under way; one that does not answer in 30 s is unhealthy.
 
-        Raises `WorkerDied` when the process has ended.
+        Raises `WorkerDied` when a process has ended.
         """
+        call = self._group.call("check_health")
         try:
-            return decode(self._worker.call("check_health").result(_HEALTH_S), Health)
+            answers = call.results(_HEALTH_S)
         except TimeoutError:
-            return Health(healthy=False, detail=f"the worker did not answer within {_HEALTH_S:g} s")
+            silent = call.unanswered()
+            who = f"rank {', '.join(map(str, silent))}" if len(self.pids) > 1 else "the worker"
+            return Health(healthy=False, detail=f"{who} did not answer within {_HEALTH_S:g} s")
+        health: Health = merge_reports("check_health", [decode(answer, Health) for answer in answers])
+        return health
 
     def shutdown(self) -> bool:
-        """Let the worker release its device, then end its process; False when that was done before.
+        """Let the workers release their devices, then end their processes; False when that was done before.
 
-        A worker that has died or does not answer within 30 seconds is ended without being asked.
+        Workers that have died or do not answer within 30 seconds are ended without being asked.
         """
         if self._closed:
             return False
         self._closed = True
-        with suppress(Exception):  # whatever keeps it from an orderly end, the process goes
-            self._worker.call("shutdown").result(_SHUTDOWN_S)
-        self._worker.close()
+        try:
+            self._group.shutdown()
+        finally:
+            self._remove_rendezvous()
         return True
 
     def _call(self, method: str, *arguments: object) -> Any:
-        data = self._worker.call(method, *(encode(argument) for argument in arguments)).result()
-        return decode(data, WORKER_CALLS[method].result)
+        encoded = [encode(argument) for argument in arguments]
+        results = self._group.call(method, *encoded).results()
+        return merge_reports(method, [decode(result, WORKER_CALLS[method].result) for result in results])
+
+    def _remove_rendezvous(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.remove()

@@ -30,12 +30,16 @@ def describe_error(call_id: int, error: BaseException) -> Reply:
     )
 
 
-def rebuild_error(reply: Reply) -> CoreEngineError:
-    """Return the exception that a reply describes, with the worker's traceback as a note."""
+def rebuild_error(reply: Reply, place: str = "") -> CoreEngineError:
+    """Return the exception that a reply describes, with the worker's traceback as a note.
+
+    ``place`` says which worker it was, where there are several.
+    """
     kind = getattr(errors, reply.error, None)
     if not (isinstance(kind, type) and issubclass(kind, CoreEngineError)):
         kind = EngineError
     arguments = (reply.message, reply.param) if issubclass(kind, InvalidRequest) else (reply.message,)
     error = kind(*arguments)
-    error.add_note(f"in the worker process:\n{reply.traceback}")
+    where = f" ({place})" if place else ""
+    error.add_note(f"in the worker process{where}:\n{reply.traceback}")
     return error

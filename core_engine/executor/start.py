@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from core_engine.backends.reference import make_refs
-from core_engine.errors import ConfigError, UnsupportedFeature, did_you_mean
+from core_engine.errors import ConfigError, did_you_mean
 from core_engine.executor.in_process import InProcessExecutor
 from core_engine.executor.process import ProcessExecutor
 from core_engine.extensions.loading import find_extensions, requested_extensions
@@ -25,27 +25,24 @@ EXECUTORS = ("in-process", "process")
 def create_executor(
     backend: Backend, contexts: tuple[WorkerContext, ...], environment: Mapping[str, str] | None = None
 ) -> Executor:
-    """Build the worker of ``contexts`` where its ``config.executor`` says, with its extensions.
+    """Build the workers of ``contexts``, rank 0 first, with their extensions.
 
-    The device is not opened yet: `Executor.init_device` comes first. ``environment`` (by default the
-    process's) is where ``CORE_ENGINE_EXTENSIONS`` and ``CORE_ENGINE_PLUGINS`` are read. Raises
-    `UnsupportedFeature` for more than one worker, and what loading the plugins raises.
+    One lives where its ``config.executor`` says; of several each has a process of its own. The devices
+    are not opened yet: `Executor.init_device` comes first. ``environment`` (by default the process's) is
+    where ``CORE_ENGINE_EXTENSIONS`` and ``CORE_ENGINE_PLUGINS`` are read. Raises what loading the plugins
+    raises.
     """
     variables = os.environ if environment is None else environment
-    context = contexts[0]
-    if len(contexts) != 1:
-        raise UnsupportedFeature(
-            f"backend {backend.name!r} plans {len(contexts)} workers, but this core-engine runs one: "
-            "set tensor_parallel_size to 1"
-        )
-    kind = context.config.executor
+    config = contexts[0].config
+    kind = config.executor
     if kind not in EXECUTORS:
         raise ConfigError(
             f"executor is {kind!r}; it is one of {', '.join(EXECUTORS)}.{did_you_mean(kind, EXECUTORS)}"
         )
-    extensions = find_extensions(requested_extensions(context.config, variables), variables)
-    if kind == "in-process":
-        return InProcessExecutor(backend, context, extensions)
+    extensions = find_extensions(requested_extensions(config, variables), variables)
+    if kind == "in-process" and len(contexts) == 1:
+        return InProcessExecutor(backend, contexts[0], extensions)
     names = tuple(entry.name for entry in extensions)
-    (ref,) = make_refs(backend, (context.plan,), context.devices, names)
-    return ProcessExecutor(ref, context, extensions)
+    devices = [device for context in contexts for device in context.devices]
+    refs = make_refs(backend, tuple(context.plan for context in contexts), devices, names)
+    return ProcessExecutor(refs, contexts, extensions)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from core_engine.errors import CoreEngineError, EngineClosed, EngineError, WorkerDied
 from core_engine.executor.channel import Channel, ChannelClosed
@@ -31,17 +33,28 @@ class WorkerProcess:
     """Starts ``python -m core_engine.executor.worker`` and exchanges messages with it.
 
     The process is a fresh interpreter: it runs no line of the caller's script. What it prints, on
-    stdout too, goes to this process's stderr. It ends by itself when this process does.
+    stdout too, goes to this process's stderr. It ends by itself when this process does. It leads a process
+    group, so that an interrupt from the terminal reaches this process alone and the programs that it starts
+    end with it.
+
+    ``place`` ("rank 1 of 2") stands in messages and before printed lines where there are several.
+    ``on_end`` is told, by another thread, when the process ends without being asked, before open calls fail.
     """
 
-    def __init__(self, start: Start, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        start: Start,
+        environment: Mapping[str, str],
+        place: str = "",
+        on_end: Callable[[CoreEngineError], None] = lambda reason: None,
+    ) -> None:
         variables = {**os.environ, **environment}
         # The child must find the modules that this process finds; its own children get the old path.
         own_path = variables.get("PYTHONPATH")
         variables["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         arguments = [] if own_path is None else [own_path]
-        ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as ours_if_failed:
+            ours, theirs = map(ours_if_failed.enter_context, socket.socketpair())
             self._process = subprocess.Popen(
                 # -P: the current directory is on the path only if it is on ours.
                 [sys.executable, "-P", "-m", "core_engine.executor.worker", str(theirs.fileno()), *arguments],
@@ -50,7 +63,14 @@ class WorkerProcess:
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
                 env=variables,
+                process_group=0,
             )
+            theirs.close()
+            ours_if_failed.pop_all()
+        self._place = place
+        self._on_end = on_end
+        #: Nobody is left in the group, whose number may come to belong to others.
+        self._group_ended = False
         self._channel = Channel(ours)
         self._lock = threading.Lock()
         self._next_call_id = 0
@@ -63,6 +83,9 @@ class WorkerProcess:
         self._log_thread.start()
         self._reply_thread.start()
         self._send(encode(start))
+
+    def __str__(self) -> str:
+        return f"worker process {self.pid}" + (f" ({self._place})" if self._place else "")
 
     @property
     def pid(self) -> int:
@@ -77,21 +100,30 @@ class WorkerProcess:
         future: Future[bytes] = Future()
         with self._lock:
             if self._end is not None:
-                raise self._end
+                raise copy.copy(self._end)
             call_id, self._next_call_id = self._next_call_id, self._next_call_id + 1
             self._pending[call_id] = future
         self._send(encode(Call(call_id=call_id, method=method, argument=argument)))
         return future
 
-    def close(self) -> None:
-        """Close the connection and wait for the process, which ends at once or is killed; idempotent."""
+    def kill(self, reason: CoreEngineError) -> None:
+        """End the process and what it started at once; open and later calls raise ``reason``."""
+        self._finish(reason)
+        self._kill_group()
+
+    def disconnect(self) -> None:
+        """Close the connection: the process ends once it has answered what it is doing; idempotent."""
         self._finish(EngineClosed("the worker process was shut down"))
         self._channel.close()
+
+    def close(self, exit_s: float = _EXIT_S) -> None:
+        """Disconnect, and kill the process if it takes longer than ``exit_s`` to end; idempotent."""
+        self.disconnect()
         try:
-            self._process.wait(_EXIT_S)
+            self._reap(exit_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill_group()
+            self._reap(None)
         self._reply_thread.join(_EXIT_S)
         self._log_thread.join(_EXIT_S)
         if self._process.stdout is not None and not self._log_thread.is_alive():
@@ -108,21 +140,25 @@ class WorkerProcess:
             except TimeoutError:
                 if self._process.poll() is None:
                     continue
-                return self._finish(self._death())
+                return self._fail(self._death())
             except ChannelClosed:
-                return self._finish(self._death())
+                return self._fail(self._death())
             except EngineError as damage:
-                return self._finish(damage)
+                return self._fail(damage)
             with self._lock:
                 future = self._pending.pop(reply.call_id, None)
             if future is None:
-                return self._finish(
-                    EngineError(f"the worker answered call {reply.call_id}, which is not open")
-                )
+                return self._fail(EngineError(f"the worker answered call {reply.call_id}, which is not open"))
             if reply.error:
-                future.set_exception(rebuild_error(reply))
+                future.set_exception(rebuild_error(reply, self._place))
             else:
                 future.set_result(reply.result)
+
+    def _fail(self, reason: CoreEngineError) -> None:
+        """Take it that the process has ended or speaks no sense."""
+        if self._end is None:
+            self._on_end(reason)
+        self._finish(reason)
 
     def _finish(self, reason: CoreEngineError) -> None:
         """Answer all open calls, and every later one, with ``reason``; the first reason stays."""
@@ -131,24 +167,39 @@ class WorkerProcess:
                 self._end = reason
             pending, self._pending = self._pending, {}
         for future in pending.values():
-            future.set_exception(self._end)
+            future.set_exception(copy.copy(self._end))
 
     def _death(self) -> WorkerDied:
         try:
-            code = self._process.wait(_EXIT_S)
+            code = self._reap(_EXIT_S)
         except subprocess.TimeoutExpired:
-            return WorkerDied(f"worker process {self.pid} closed its connection but still runs")
+            return WorkerDied(f"{self} closed its connection but still runs")
         self._log_thread.join(_LIVENESS_S)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         last = "".join(f"\n  {line}" for line in self._lines) or " nothing"
-        return WorkerDied(f"worker process {self.pid} ended {how}; its last output was:{last}")
+        return WorkerDied(f"{self} ended {how}; its last output was:{last}")
+
+    def _reap(self, timeout_s: float | None) -> int:
+        """Wait for the process, end the programs that it left behind, and return its exit code."""
+        code = self._process.wait(timeout_s)
+        self._kill_group()
+        return code
+
+    def _kill_group(self) -> None:
+        """Kill the process, should it still run, and the programs that it started; once it has ended."""
+        if self._group_ended:
+            return
+        self._group_ended = self._process.poll() is not None
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _copy_log(self) -> None:
         """Pass the worker's output on to stderr, line by line, and keep the last lines."""
         stream = self._process.stdout
         if stream is None:
             return
+        mark = f"[{self._place}] ".encode() if self._place else b""
         for line in stream:
             self._lines.append(line.decode(errors="replace").rstrip())
             # Not sys.stderr: its lock must not be held by this thread while the interpreter ends.
-            os.write(2, line)
+            os.write(2, mark + line)

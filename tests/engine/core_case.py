@@ -11,6 +11,7 @@ from scheduler.harness import ALL, MODEL, kv_config
 from core_engine.config import EngineConfig
 from core_engine.engine.core import EngineCore
 from core_engine.engine.messages import CoreOutput, CoreRequest
+from core_engine.errors import CoreEngineError
 from core_engine.kv_cache.manager import KVCacheManager
 from core_engine.kv_cache.specs import KVCacheConfig
 from core_engine.scheduler.check import StepChecker
@@ -35,6 +36,8 @@ class FakeExecutor:
         self.fails_on: Callable[[SchedulerOutput], bool] = lambda step: True
         self.fails_before_the_runner = False
         self.num_shutdowns = 0
+        #: What a test says has ended the workers.
+        self.failure: CoreEngineError | None = None
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> StepHandle:
         error = self.fail_with if self.fails_on(scheduler_output) else None

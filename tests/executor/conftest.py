@@ -39,9 +39,11 @@ def create_worker(context):
     return load_class("acme_worker:AcmeWorker")(context)
 """
 
-#: The option ``do`` says what the worker does in ``execute_model``.
+#: The option ``do`` says what the worker does in ``execute_model``, ``only_rank`` which rank alone does it.
+#: Several ranks meet in every step, after that.
 ACME_WORKER = """
-import os, sys, time
+import os, subprocess, sys, time
+import torch
 from core_engine.errors import DeviceLost
 from core_engine.testing.fake_worker import FakeWorker
 
@@ -49,15 +51,24 @@ class CableCut(DeviceLost):
     pass
 
 class AcmeWorker(FakeWorker):
+    @property
+    def do(self):
+        rank = self.context.options.get("only_rank", self.context.plan.rank)
+        return self.context.options.get("do") if rank == self.context.plan.rank else None
+
     def init_device(self):
         print("acme speaks on stdout")
         os.system("echo and so does its child")
-        if self.context.options.get("do") == "fail-init":
+        if self.do == "fail-init":
             raise CableCut("no link")
-        return super().init_device()
+        report = super().init_device()
+        if self.context.world_size > 1:
+            self.device = "cpu"
+            self.join_ranks("gloo")
+        return report
 
     def execute_model(self, scheduler_output):
-        do = self.context.options.get("do")
+        do = self.do
         if do == "exit":
             print("driver: cable cut", file=sys.stderr, flush=True)
             os._exit(3)
@@ -72,8 +83,19 @@ class AcmeWorker(FakeWorker):
         if do == "garbage":
             os.write(int(sys.argv[1]), b"what a driver prints where it should not")
         if do == "hang":
+            child = subprocess.Popen(["sleep", "3600"])
+            print("its child is", child.pid, flush=True)
             time.sleep(3600)
+        if self.communicator is not None:
+            self.communicator.all_reduce(torch.ones(1))
+        if do == "raise-once-late":
+            self.context.options.clear()
+            raise CableCut("no link")
         return super().execute_model(scheduler_output)
+
+    def check_health(self):
+        health = super().check_health()
+        return type(health)(healthy=False, detail="too hot") if self.do == "be-ill" else health
 
     def profile(self, action):
         return os.environ.get(action, "unset")  # a way to ask for a variable

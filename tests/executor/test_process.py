@@ -28,7 +28,7 @@ from core_engine.errors import (
     UnsupportedFeature,
     WorkerDied,
 )
-from core_engine.executor import process
+from core_engine.executor import process, worker_group
 from core_engine.executor.process import ProcessExecutor
 from core_engine.extensions.loading import find_extensions
 from core_engine.plugin import WorkerPlan
@@ -49,8 +49,8 @@ def launch(backend: Backend) -> Iterator[Launch]:
         context = fake_worker_context(options=options)
         if plan is not None:
             context = dataclasses.replace(context, plan=plan)
-        (ref,) = make_refs(backend, (context.plan,), context.devices)
-        executors.append(ProcessExecutor(ref, context))
+        refs = make_refs(backend, (context.plan,), context.devices)
+        executors.append(ProcessExecutor(refs, (context,)))
         return executors[-1]
 
     yield build
@@ -74,10 +74,10 @@ def test_a_worker_process_computes_what_the_model_says(
 def test_the_worker_lives_in_a_process_of_its_own_and_gives_it_back(launch: Launch, start: Start) -> None:
     executor = launch()
     start(executor)
-    assert executor.pid != os.getpid()
+    assert executor.pids[0] != os.getpid()
     assert executor.shutdown() is True
     assert executor.shutdown() is False
-    assert not is_running(executor.pid)
+    assert not is_running(executor.pids[0])
     with pytest.raises(EngineClosed):
         executor.check_health()
 
@@ -127,11 +127,11 @@ def test_extensions_wrap_in_the_workers_process(backend: Backend, tmp_path: Path
     plan = WorkerPlan(rank=0, device_indices=(0,), environment={"CORE_ENGINE_TRACE_FILE": str(trace)})
     context = dataclasses.replace(fake_worker_context(), plan=plan)
     extensions = find_extensions(("step-tracer",), {})
-    (ref,) = make_refs(backend, (plan,), context.devices, ("step-tracer",))
-    executor = ProcessExecutor(ref, context, extensions)
+    refs = make_refs(backend, (plan,), context.devices, ("step-tracer",))
+    executor = ProcessExecutor(refs, (context,), extensions)
     executor.init_device()
     executor.shutdown()
-    assert {event["pid"] for event in json.loads(trace.read_text())} == {executor.pid}
+    assert {event["pid"] for event in json.loads(trace.read_text())} == {executor.pids[0]}
 
 
 def test_the_model_cannot_leave_the_process(launch: Launch, start: Start) -> None:
@@ -202,7 +202,7 @@ def test_garbage_from_the_worker_is_a_clean_error(
     with pytest.raises(EngineError, match="the stream is damaged"):
         executor.execute_model(first_step).result(60)
     executor.shutdown()
-    assert not is_running(executor.pid)
+    assert not is_running(executor.pids[0])
 
 
 def test_garbage_from_the_parent_ends_the_worker_with_one_line() -> None:
@@ -220,7 +220,7 @@ def test_a_killed_worker_is_reported(launch: Launch, start: Start, first_step: S
     executor = launch(do="hang")
     start(executor)
     handle = executor.execute_model(first_step)
-    os.kill(executor.pid, signal.SIGKILL)
+    os.kill(executor.pids[0], signal.SIGKILL)
     with pytest.raises(WorkerDied, match="by signal 9"):
         handle.result(60)
 
@@ -228,7 +228,7 @@ def test_a_killed_worker_is_reported(launch: Launch, start: Start, first_step: S
 def test_a_step_that_hangs_times_out_and_shutdown_ends_the_process(
     launch: Launch, start: Start, first_step: SchedulerOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_SHUTDOWN_S", 0.1)
+    monkeypatch.setattr(worker_group, "_SHUTDOWN_S", 0.1)
     executor = launch(do="hang")
     start(executor)
     with pytest.raises(StepTimeout, match=r"step 0 did not finish within 0\.1 s"):
@@ -236,7 +236,7 @@ def test_a_step_that_hangs_times_out_and_shutdown_ends_the_process(
     monkeypatch.setattr(process, "_HEALTH_S", 0.1)
     assert executor.check_health().detail == "the worker did not answer within 0.1 s"
     executor.shutdown()
-    assert not is_running(executor.pid)
+    assert not is_running(executor.pids[0])
 
 
 def test_another_version_in_the_workers_environment_is_a_mismatch(launch: Launch, site: Path) -> None:
@@ -265,19 +265,20 @@ from core_engine.executor.process import ProcessExecutor
 from core_engine.testing.fake_context import fake_worker_context
 (entry,) = (entry for entry in find_entries(BACKEND_GROUP) if entry.name == "acme")
 context = fake_worker_context(options={"do": sys.argv[1]})
-(ref,) = make_refs(load_backend(entry), (context.plan,), context.devices)
-executor = ProcessExecutor(ref, context)
-print(executor.init_device().device, executor.pid, flush=True)
+refs = make_refs(load_backend(entry), (context.plan,), context.devices)
+executor = ProcessExecutor(refs, (context,))
+print(executor.init_device().device, executor.pids[0], flush=True)
 """
 
 
 def run_script(folder: Path, site: Path, tail: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = folder / "script.py"
+    python_path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
     script.write_text(SCRIPT + tail)
     return subprocess.run(
         [sys.executable, str(script), *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(site)},
+        env={**os.environ, "PYTHONPATH": python_path},
         capture_output=True,
         text=True,
         timeout=120,
@@ -302,7 +303,7 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, site: Path, tail: str) ->
 
 
 def test_a_worker_in_the_middle_of_a_step_ends_with_its_parent(tmp_path: Path, site: Path) -> None:
-    tail = "executor._worker.call('profile', b'\\xa5start'); os._exit(0)\n"
+    tail = "executor._group.call('profile', b'\\xa5start'); os._exit(0)\n"
     source = (site / "acme_worker.py").read_text()
     (site / "acme_worker.py").write_text(source.replace("return os.environ", "time.sleep(3600)  #"))
     done = run_script(tmp_path, site, tail, "work")
