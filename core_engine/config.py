@@ -94,7 +94,7 @@ class EngineConfig:
     #: Where requests without a seed draw theirs from; by default from the system. The shell's ``--seed`` is
     #: the requests' own.
     seed: int | None = None
-    #: Over how many devices each weight matrix is split.
+    #: Over how many devices each weight matrix is split; on the CPU backend over how many processes.
     tensor_parallel_size: int = 1
     #: Name of the backend; None chooses automatically.
     backend: str | None = None
@@ -102,7 +102,8 @@ class EngineConfig:
     backend_options: Mapping[str, str] = field(default_factory=dict)
     #: Names of installed extensions to turn on.
     extensions: tuple[str, ...] = ()
-    #: Run the worker in this process or in one of its own ("in-process", "process").
+    #: Run the worker in this process or in one of its own ("in-process", "process"); several workers
+    #: have one each.
     executor: str = "in-process"
     #: Where weights come from: "auto" (the model's files), or "dummy" (random numbers, so that speed and
     #: memory can be measured without the files; the answers mean nothing).

@@ -65,9 +65,18 @@ def add_engine_flags(parser: Container) -> None:
     )
     add_option(group, "--max-lora-rank", help="largest rank of an adapter", convert=int, default=16)
     add_option(
-        group, "--tensor-parallel-size", help="devices to split the model over", convert=int, default=1
+        group,
+        "--tensor-parallel-size",
+        help="devices to split the model over; processes on the cpu backend",
+        convert=int,
+        default=1,
     )
-    add_option(group, "--executor", help="where the worker runs: in-process or process", default="in-process")
+    add_option(
+        group,
+        "--executor",
+        help="where the worker runs: in-process or process; several always run in processes",
+        default="in-process",
+    )
     add_option(group, "--extensions", help="extensions to turn on", default=[], separator=",", metavar="NAME")
     add_option(group, "--tokenizer", help="where the tokenizer is read from, if not the model")
     add_option(group, "--revision", help="hub revision of model and tokenizer")

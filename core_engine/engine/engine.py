@@ -45,11 +45,19 @@ class LLMEngine:
         self.started = started = start_engine(prepared)
         self.config = started.config
         self.core = started.core
-        self.prompts = PromptProcessor(
-            self.config, started.model, started.capabilities, started.selection.backend.name, self.tokenizer
-        )
-        self.loras = AdapterRegistry(self.core.executor, self.config.max_loras, self._uses_lora)
-        self._formatter = LogprobFormatter(self.tokenizer)
+        try:
+            self.prompts = PromptProcessor(
+                self.config,
+                started.model,
+                started.capabilities,
+                started.selection.backend.name,
+                self.tokenizer,
+            )
+            self.loras = AdapterRegistry(self.core.executor, self.config.max_loras, self._uses_lora)
+            self._formatter = LogprobFormatter(self.tokenizer)
+        except BaseException:  # an interrupt, say: nobody else knows of the workers yet
+            self.core.shutdown()
+            raise
         self._states: dict[str, RequestState] = {}
         # A sequence's id in the core → its request and its index.
         self._sequences: dict[str, tuple[RequestState, int]] = {}

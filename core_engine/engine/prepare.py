@@ -31,6 +31,12 @@ class SettledEngine:
     capabilities: Capabilities
     features: FeatureTable
 
+    def over_processes(self, num_ranks: int) -> SettledEngine:
+        """Return the same for ``num_ranks`` workers: whatever ``executor`` says, each has its own process."""
+        row = FeatureRow("executor", "process", f"{num_ranks} ranks, each in a process of its own")
+        config = replace(self.config, executor="process")
+        return replace(self, config=config, features=self.features.replaced(row))
+
 
 def settle_engine(config: EngineConfig, selection: Selection, *, weights: bool = True) -> SettledEngine:
     """Read the model's facts, and settle ``config`` for the backend that ``selection`` chose.

@@ -37,6 +37,11 @@ def settle_config(
     """
     _check_numbers(config, model)
     load_policy(config.scheduling_policy)
+    if config.max_loras and config.tensor_parallel_size > 1 and not capabilities.lora:
+        raise UnsupportedFeature(
+            f"max_loras {config.max_loras} with tensor_parallel_size {config.tensor_parallel_size}: backend "
+            f"{backend!r} does not divide adapters among ranks; ask for one of the two"
+        )
     choice = choose_scheduler(config, capabilities, backend)
     rows = feature_rows(config, choice, capabilities, backend)
     block_size = config.block_size or capabilities.block_sizes[0]

@@ -93,9 +93,11 @@ def prepare_selected(config: EngineConfig, selection: Selection, *, weights: boo
     selection.log()
     backend, devices = selection.backend, selection.detection.devices
     settled = settle_engine(config, selection, weights=weights)
+    plans = backend.plan_workers(settled.config, devices)
+    if len(plans) > 1:
+        settled = settled.over_processes(len(plans))
     for line in settled.features.lines():
         logger.info(line)
-    plans = backend.plan_workers(settled.config, devices)
     by_index = {device.index: device for device in devices}
     contexts = tuple(
         WorkerContext(

@@ -12,6 +12,7 @@ from core_engine.errors import (
     InvalidRequest,
     OutOfDeviceMemory,
     StepTimeout,
+    WorkerDied,
 )
 
 FAILURES = [OutOfDeviceMemory("no room"), DeviceLost("gone"), StepTimeout("late"), ValueError("odd")]
@@ -131,6 +132,33 @@ def test_case_09_a_step_without_tokens_reaches_the_runner() -> None:
 
     assert not core.runner.request_ids
     assert not core.core.has_work()
+
+
+def test_when_the_workers_are_gone_everything_ends_with_the_reason() -> None:
+    core = Core(max_num_seqs=1)
+    core.add(request("runs"), request("waits"))
+    core.step()
+    died = WorkerDied("worker process 7 ended by signal 9")
+    core.executor.fail_with = core.executor.failure = died
+
+    with pytest.raises(WorkerDied, match="worker process 7"):
+        core.step()
+
+    for name in ("runs", "waits"):
+        assert core.ends(name) == ["error"]
+        assert "worker process 7 ended by signal 9" in core.message(name)
+    assert not core.core.has_work()
+    for call in (core.step, lambda: core.add(request("late"))):
+        with pytest.raises(WorkerDied, match="build a new one: worker process 7 ended by signal 9"):
+            call()
+
+
+def test_workers_that_went_while_nothing_ran_are_noticed_by_the_next_request() -> None:
+    core = Core()
+    core.executor.failure = WorkerDied("worker process 7 ended by signal 9")
+    with pytest.raises(WorkerDied, match="build a new one: worker process 7"):
+        core.add(request("late"))
+    assert core.core.shutdown() == []
 
 
 def test_shutdown_aborts_what_is_open_and_releases_the_worker_once() -> None:

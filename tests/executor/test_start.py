@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core_engine.backends.backend import Backend
-from core_engine.errors import ConfigError, EngineError, UnsupportedFeature
+from core_engine.errors import ConfigError, EngineError
 from core_engine.executor.base import Executor
 from core_engine.executor.in_process import InProcessExecutor
 from core_engine.executor.process import ProcessExecutor
@@ -72,10 +72,18 @@ def test_an_unknown_executor_is_refused_with_the_nearest_name(backend: Backend) 
         create_executor(backend, (fake_worker_context(fake_engine_config(executor="inprocess")),), {})
 
 
-def test_more_than_one_worker_is_refused(backend: Backend) -> None:
-    context = dataclasses.replace(fake_worker_context(), world_size=2)
-    with pytest.raises(UnsupportedFeature, match="backend 'acme' plans 2 workers"):
-        create_executor(backend, (context, context), {})
+def test_several_workers_run_in_processes_whatever_was_asked_for(backend: Backend) -> None:
+    context = fake_worker_context(fake_engine_config(executor="in-process"))
+    contexts = tuple(
+        dataclasses.replace(context, plan=WorkerPlan(rank=rank, device_indices=(0,)), world_size=2)
+        for rank in range(2)
+    )
+    executor = create_executor(backend, contexts, {})
+    try:
+        assert isinstance(executor, ProcessExecutor)
+        assert len(set(executor.pids)) == 2
+    finally:
+        executor.shutdown()
 
 
 def test_the_plans_variables_are_set_in_process(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Mapping
@@ -20,7 +21,6 @@ from core_engine.plugin import (
     DeviceInfo,
     EngineConfig,
     Probe,
-    UnsupportedFeature,
     WorkerPlan,
     hookimpl,
     load_class,
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
 CORE_ENGINE_API = "0.1"
 
+logger = logging.getLogger(__name__)
+
 #: Features of x86 (flags) and Arm (Features) processors that multiply bfloat16 without widening it.
 _BFLOAT16_FEATURES = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16")
 
 #: More threads are asked for by mistake; OpenMP libraries crash where the system refuses to start one.
 _MOST_THREADS = 1024
+#: Ranks that a machine with fewer cores may have all the same, to try what needs more.
+_RANKS_ANYWHERE = 8
 #: Variables that say how many threads OpenMP, numba and the libraries beneath them use.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -58,11 +62,12 @@ def detect(probe: Probe) -> Detection:
 
 
 @hookimpl
-def capabilities(devices: tuple[DeviceInfo, ...]) -> Capabilities:
+def capabilities(devices: tuple[DeviceInfo, ...], config: EngineConfig) -> Capabilities:
     """Declare what the CPU backend serves.
 
-    Every data type works, so a checkpoint keeps its own. The order matters only where a checkpoint's
-    is none of them: bfloat16 comes first where the processor multiplies it, float32 elsewhere.
+    One rank computes with all cores; several divide them, and the memory. Every data type works, so a
+    checkpoint keeps its own. The order matters only where a checkpoint's is none of them: bfloat16 comes
+    first where the processor multiplies it, float32 elsewhere.
     """
     fast_bfloat16 = devices[0].details.get("bfloat16") != "emulated"
     return Capabilities(
@@ -76,7 +81,9 @@ def capabilities(devices: tuple[DeviceInfo, ...]) -> Capabilities:
         max_logprobs=20,
         prompt_logprobs=True,
         draft_tokens=True,
-        lora=True,
+        # Adapters are not divided among ranks.
+        lora=config.tensor_parallel_size == 1,
+        max_tensor_parallel_size=max(usable_cores(Probe()), _RANKS_ANYWHERE),
     )
 
 
@@ -87,7 +94,7 @@ def option_schema() -> tuple[BackendOption, ...]:
         BackendOption(
             name="threads",
             type="int",
-            help="threads that compute; by default one per usable core",
+            help="threads that compute, in each rank; by default one per usable core over all ranks",
         ),
         BackendOption(
             name="attention",
@@ -111,13 +118,15 @@ def check_config(options: Mapping[str, str | int | float | bool | None]) -> tupl
 
 @hookimpl
 def plan_workers(config: EngineConfig) -> tuple[WorkerPlan, ...]:
-    """Plan one worker for the one device."""
-    if config.tensor_parallel_size != 1:
-        raise UnsupportedFeature(
-            f"tensor_parallel_size {config.tensor_parallel_size} is not offered by backend 'cpu'; use 1: "
-            "one process uses all cores"
+    """Plan the ranks, which all compute on the one device."""
+    num_ranks, cores = config.tensor_parallel_size, usable_cores(Probe())
+    if num_ranks > cores:
+        logger.warning(
+            "%d ranks share %d cores: they wait for each other's turns, so fewer would be faster",
+            num_ranks,
+            cores,
         )
-    return (WorkerPlan(rank=0, device_indices=(0,)),)
+    return tuple(WorkerPlan(rank=rank, device_indices=(0,)) for rank in range(num_ranks))
 
 
 @hookimpl

@@ -27,7 +27,8 @@ class CpuWorker(WorkerBase):
     def init_device(self) -> DeviceReport:
         """Set the number of threads and report the memory."""
         threads = self.context.options["threads"]
-        torch.set_num_threads(threads if isinstance(threads, int) else default_threads())
+        ranks = self.context.world_size
+        torch.set_num_threads(threads if isinstance(threads, int) else default_threads(num_ranks=ranks))
         self.device = torch.device("cpu")
         self.join_ranks("gloo")
         return DeviceReport(
@@ -41,7 +42,7 @@ class CpuWorker(WorkerBase):
         activation_bytes = self.model_runner.profile_run().activation_bytes
         total = total_bytes()
         kv_cache_bytes, rule = kv_cache_share(
-            self.config.kv_cache_bytes, total, available_bytes(), activation_bytes
+            self.config.kv_cache_bytes, total, available_bytes(), activation_bytes, self.context.world_size
         )
         return MemoryBudget(
             total_bytes=total,
@@ -64,15 +65,18 @@ class CpuWorker(WorkerBase):
 
 
 def kv_cache_share(
-    asked: int | None, total: int | None, free: int | None, activation_bytes: int
+    asked: int | None, total: int | None, free: int | None, activation_bytes: int, num_ranks: int = 1
 ) -> tuple[int, str]:
-    """Return the bytes for the KV cache and the rule that gave them.
+    """Return the bytes for the KV cache of each rank and the rule that gave them.
 
-    ``asked`` is the user's number; ``total`` and ``free`` are None where the system does not tell.
+    ``asked`` is the user's number; ``total`` and ``free`` are None where the system does not tell. All ranks
+    together take no more than one does.
     """
     if asked is not None:
         return asked, "kv_cache_bytes"
     if free is not None:
-        share = max(0, free - activation_bytes) // 2
-        return min(share, MAX_KV_CACHE_BYTES), "half of the free memory, at most 8 GiB"
-    return min((total or 0) // 4, MAX_KV_CACHE_BYTES), "a quarter of the memory, at most 8 GiB"
+        share, part = max(0, free - num_ranks * activation_bytes) // 2, "half of the free memory"
+    else:
+        share, part = (total or 0) // 4, "a quarter of the memory"
+    divided = f", over {num_ranks} ranks" if num_ranks > 1 else ""
+    return min(share, MAX_KV_CACHE_BYTES) // num_ranks, f"{part}, at most 8 GiB{divided}"

@@ -11,7 +11,7 @@ import pytest
 
 from core_engine.backends.cpu import plugin
 from core_engine.config import EngineConfig
-from core_engine.errors import ConfigError, UnsupportedFeature
+from core_engine.errors import ConfigError
 from core_engine.plugin import API_VERSION, Capabilities, DetectionState, DeviceInfo, Probe
 
 CPUINFO = "processor : 0\nmodel name : Acme 9000\nflags : fpu avx2 {}\n\nprocessor : 1\nmodel name : other\n"
@@ -25,7 +25,7 @@ def machine(root: Path, cpuinfo: str) -> Probe:
 
 
 def capabilities(probe: Probe) -> Capabilities:
-    return plugin.capabilities(plugin.detect(probe).devices)
+    return plugin.capabilities(plugin.detect(probe).devices, EngineConfig(model="m"))
 
 
 def test_it_is_written_for_this_cores_api() -> None:
@@ -58,9 +58,38 @@ def test_the_best_dtype_is_one_the_processor_multiplies(tmp_path: Path, flag: st
     assert set(dtypes) == {"bfloat16", "float16", "float32"}
 
 
-def test_tensor_parallel_is_refused_with_what_is_possible() -> None:
-    with pytest.raises(UnsupportedFeature, match=r"tensor_parallel_size 2 .* 'cpu'; use 1"):
-        plugin.plan_workers(EngineConfig(model="m", tensor_parallel_size=2))
+@pytest.mark.parametrize(("cores", "most"), [(2, 8), (32, 32)])
+def test_a_model_may_be_divided_over_the_cores_and_over_some_ranks_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, most: int
+) -> None:
+    monkeypatch.setattr(plugin, "usable_cores", lambda probe: cores)
+    assert capabilities(machine(tmp_path, CPUINFO)).max_tensor_parallel_size == most
+
+
+def test_ranks_share_the_one_device(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugin, "usable_cores", lambda probe: 2)
+    plans = plugin.plan_workers(EngineConfig(model="m", tensor_parallel_size=2))
+    assert [(plan.rank, plan.device_indices) for plan in plans] == [(0, (0,)), (1, (0,))]
+    assert not caplog.records
+
+
+def test_more_ranks_than_cores_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugin, "usable_cores", lambda probe: 2)
+    plugin.plan_workers(EngineConfig(model="m", tensor_parallel_size=4))
+    assert "4 ranks share 2 cores" in caplog.text
+
+
+def test_adapters_are_for_one_rank(tmp_path: Path) -> None:
+    devices = plugin.detect(machine(tmp_path, CPUINFO)).devices
+    offered = [
+        plugin.capabilities(devices, EngineConfig(model="m", tensor_parallel_size=size)).lora
+        for size in (1, 2)
+    ]
+    assert offered == [True, False]
 
 
 def test_one_worker_owns_the_one_device() -> None:

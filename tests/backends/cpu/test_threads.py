@@ -48,6 +48,11 @@ def test_fewer_threads_of_torch_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert default_threads(machine(tmp_path, {})) == 1
 
 
+@pytest.mark.parametrize(("num_ranks", "threads"), [(1, 6), (2, 3), (4, 1), (8, 1)])
+def test_ranks_divide_the_cores(tmp_path: Path, num_ranks: int, threads: int) -> None:
+    assert default_threads(machine(tmp_path, {}), num_ranks) == threads
+
+
 @pytest.mark.parametrize("part", ["attention:NumbaPagedAttention", "sampler:KernelSampler"])
 def test_starting_numba_leaves_torchs_number_of_threads(part: str) -> None:
     module, name = part.split(":")

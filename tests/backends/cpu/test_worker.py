@@ -29,3 +29,12 @@ def test_no_memory_left_gives_nothing_rather_than_a_negative_number() -> None:
 
 def test_where_the_system_tells_only_its_size_it_takes_a_quarter() -> None:
     assert kv_cache_share(None, total=16 * GIB, free=None, activation_bytes=0)[0] == 4 * GIB
+
+
+def test_all_ranks_together_take_no_more_than_one() -> None:
+    share, rule = kv_cache_share(None, total=32 * GIB, free=10 * GIB, activation_bytes=GIB, num_ranks=4)
+    assert (4 * share, rule) == (3 * GIB, "half of the free memory, at most 8 GiB, over 4 ranks")
+    largest, _ = kv_cache_share(None, total=256 * GIB, free=200 * GIB, activation_bytes=0, num_ranks=4)
+    assert largest == 2 * GIB
+    quarter, _ = kv_cache_share(None, total=16 * GIB, free=None, activation_bytes=0, num_ranks=2)
+    assert quarter == 2 * GIB
