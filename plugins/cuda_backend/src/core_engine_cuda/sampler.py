@@ -12,29 +12,32 @@ from collections.abc import Mapping
 import torch
 
 from core_engine.plugin.runtime import ReferenceSampler, SamplingKind
-from core_engine_cuda.kernels.token_choice import MAX_SPLITS, draw_rows, finish_rows, scan_rows
-from core_engine_cuda.kernels.token_filters import find_limits, gather_candidates
+from core_engine_cuda.kernels.token_choice import MAX_SPLITS
+from core_engine_cuda.kernels.token_variants import (
+    BLOCK,
+    CAPACITY,
+    UNITS,
+    draw_variant,
+    finish_variant,
+    gather_variant,
+    limits_variant,
+    scan_variant,
+)
 
 __all__ = ["TritonSampler", "num_splits"]
 
 Inputs = Mapping[str, torch.Tensor]
-Best = tuple[torch.Tensor, torch.Tensor]
+#: A number of each row or split, and the token id that it belongs to.
+Found = tuple[torch.Tensor, torch.Tensor]
 
 #: Rows are split until so many programs run: a few for each multiprocessor of the largest devices.
 _PROGRAMS = 1024
-#: Tokens that a program reads at once.
-_BLOCK = 1024
-#: The same of the search, which has one program for a row, and its warps.
-_SEARCH_BLOCK, _SEARCH_WARPS = 2048, 16
-#: Logits of some weight that are gathered from a row; a row that has more is searched where it is.
-_CAPACITY = 8192
-#: Rows and vocabularies that are multiples of this are read in wide loads.
-_UNIT = 16
+_ALIGNMENT = 16
 
 
 def num_splits(num_rows: int, vocab_size: int) -> int:
     """Return over how many programs each of ``num_rows`` rows is split."""
-    num_blocks = -(-vocab_size // _BLOCK)
+    num_blocks = -(-vocab_size // BLOCK)
     return min(max(1, _PROGRAMS // num_rows), num_blocks, int(MAX_SPLITS.value))
 
 
@@ -49,7 +52,9 @@ class TritonSampler(ReferenceSampler):
         """Take each row's token, int32 ``[R]``, from adjusted ``logits``; -1 where a row has none."""
         if logits.dtype not in (torch.float32, torch.bfloat16):
             logits = logits.to(torch.float32)
-        rows = _Rows(logits if logits.stride(1) == 1 else logits.contiguous())
+        if logits.stride(1) != 1 or logits.data_ptr() % _ALIGNMENT:
+            logits = logits.clone(memory_format=torch.contiguous_format)
+        rows = _Rows(logits)
         best = rows.scan()
         if not kind.all_greedy:
             best = rows.draw(best, inputs, rows.limits(best, inputs) if kind.filters else None)
@@ -61,79 +66,82 @@ class _Rows:
 
     def __init__(self, logits: torch.Tensor) -> None:
         num_rows, vocab_size = logits.shape
+        self._unit = next(unit for unit in UNITS if logits.stride(0) % unit == vocab_size % unit == 0)
+        self._dtype = str(logits.dtype).removeprefix("torch.")
         splits = num_splits(num_rows, vocab_size)
-        unit = 1 if logits.stride(0) % _UNIT or vocab_size % _UNIT else _UNIT
-        self._logits = logits
         self._grid = (num_rows, splits)
-        self._sizes = (logits.stride(0) // unit, vocab_size // unit, splits)
-        self._split_sizes = (*self._sizes, -(-vocab_size // (splits * _BLOCK)))
-        # The noise is bit-equal only where no multiplication and addition become one.
-        self._options = {"UNIT": unit, "enable_fp_fusion": False}
+        self._split = {
+            "logits": logits,
+            "row_units": logits.stride(0) // self._unit,
+            "vocab_units": vocab_size // self._unit,
+            "num_splits": splits,
+            "split_blocks": -(-vocab_size // (splits * BLOCK)),
+        }
+        self._logits, self._device = logits, logits.device
 
-    def scan(self) -> Best:
+    def scan(self) -> Found:
         """Find the most likely token of each split."""
-        best = self._new_best()
-        scan_rows[self._grid](self._logits, *best, *self._split_sizes, BLOCK=_BLOCK, **self._options)
-        return best
+        scores, ids = self._new_found(*self._grid)
+        scan_variant(self._dtype, self._unit).launch(self._grid, **self._split, scores=scores, ids=ids)
+        return scores, ids
 
-    def limits(self, top: Best, inputs: Inputs) -> Best:
+    def limits(self, top: Found, inputs: Inputs) -> Found:
         """Find the last token that each row's top_k and top_p keep: its logit and its id."""
         num_rows = self._grid[0]
-        candidates = self._logits.new_empty((num_rows, _CAPACITY))
-        num_candidates = self._logits.new_zeros(num_rows, dtype=torch.int32)
-        limits = (self._new(torch.float32, num_rows), self._new(torch.int32, num_rows))
-        gather_candidates[self._grid](
-            self._logits,
-            *top,
-            inputs["temperature"],
-            inputs["min_p"],
-            candidates,
-            num_candidates,
-            *self._split_sizes,
-            CAPACITY=_CAPACITY,
-            BLOCK=_BLOCK,
-            **self._options,
+        limits, limit_ids = self._new_found(num_rows)
+        shared = {
+            "top_scores": top[0],
+            "top_ids": top[1],
+            "temperature": inputs["temperature"],
+            "min_p": inputs["min_p"],
+            "candidates": self._logits.new_empty((num_rows, CAPACITY)),
+            "num_candidates": torch.zeros(num_rows, dtype=torch.int32, device=self._device),
+        }
+        gather_variant(self._dtype, self._unit).launch(self._grid, **self._split, **shared)
+        limits_variant(self._dtype).launch(
+            (num_rows,),
+            logits=self._logits,
+            **shared,
+            row_stride=self._logits.stride(0),
+            vocab_size=self._logits.shape[1],
+            num_splits=self._grid[1],
+            top_k=inputs["top_k"],
+            top_p=inputs["top_p"],
+            limits=limits,
+            limit_ids=limit_ids,
         )
-        find_limits[(num_rows,)](
-            self._logits,
-            *top,
-            *(inputs[name] for name in ("temperature", "top_k", "top_p", "min_p")),
-            candidates,
-            num_candidates,
-            *limits,
-            *self._sizes,
-            CAPACITY=_CAPACITY,
-            SHIFT=16 if self._logits.dtype == torch.bfloat16 else 0,
-            BLOCK=_SEARCH_BLOCK,
-            num_warps=_SEARCH_WARPS,
-            **self._options,
-        )
-        return limits
+        return limits, limit_ids
 
-    def draw(self, top: Best, inputs: Inputs, limits: Best | None) -> Best:
+    def draw(self, top: Found, inputs: Inputs, limits: Found | None) -> Found:
         """Find the largest score of each split, among what min_p and ``limits`` keep where they are given."""
-        best = self._new_best()
-        draw_rows[self._grid](
-            self._logits,
-            *top,
-            *(inputs[name] for name in ("temperature", "min_p", "noise_keys")),
-            *(limits or top),
-            *best,
-            *self._split_sizes,
-            FILTERS=limits is not None,
-            BLOCK=_BLOCK,
-            **self._options,
+        scores, ids = self._new_found(*self._grid)
+        limit, limit_ids = limits or top  # without filters nothing reads them
+        draw_variant(self._dtype, self._unit, filters=limits is not None).launch(
+            self._grid,
+            **self._split,
+            top_scores=top[0],
+            top_ids=top[1],
+            temperature=inputs["temperature"],
+            min_p=inputs["min_p"],
+            noise_keys=inputs["noise_keys"],
+            limits=limit,
+            limit_ids=limit_ids,
+            scores=scores,
+            ids=ids,
         )
-        return best
+        return scores, ids
 
-    def finish(self, best: Best) -> torch.Tensor:
+    def finish(self, best: Found) -> torch.Tensor:
         """Take each row's token from its splits."""
-        token_ids = self._new(torch.int32, self._grid[0])
-        finish_rows[(self._grid[0],)](*best, token_ids, self._grid[1], num_warps=1, enable_fp_fusion=False)
+        num_rows, splits = self._grid
+        token_ids = torch.empty(num_rows, dtype=torch.int32, device=self._device)
+        finish_variant().launch(
+            (num_rows,), scores=best[0], ids=best[1], token_ids=token_ids, num_splits=splits
+        )
         return token_ids
 
-    def _new_best(self) -> Best:
-        return self._new(torch.float32, *self._grid), self._new(torch.int32, *self._grid)
-
-    def _new(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=self._logits.device)
+    def _new_found(self, *shape: int) -> Found:
+        return (
+            torch.empty(shape, dtype=torch.float32, device=self._device),
+            torch.empty(shape, dtype=torch.int32, device=self._device),
+        )

@@ -68,7 +68,10 @@ def row_best(scores, ids, r, num_splits):
     return best_of(some, tl.load(ids + r * num_splits + splits, mask=is_split, other=_NO_ID))
 
 
-@triton.jit(do_not_specialize=["row_units", "vocab_units", "num_splits", "split_blocks"])
+@triton.jit(
+    do_not_specialize=["row_units", "vocab_units", "num_splits", "split_blocks"],
+    do_not_specialize_on_alignment=["scores", "ids"],
+)
 def scan_rows(
     logits,
     scores,
@@ -98,7 +101,20 @@ def scan_rows(
     tl.store(ids + r * num_splits + split, top_id)
 
 
-@triton.jit(do_not_specialize=["row_units", "vocab_units", "num_splits", "split_blocks"])
+@triton.jit(
+    do_not_specialize=["row_units", "vocab_units", "num_splits", "split_blocks"],
+    do_not_specialize_on_alignment=[
+        "top_scores",
+        "top_ids",
+        "temperature",
+        "min_p",
+        "noise_keys",
+        "limits",
+        "limit_ids",
+        "scores",
+        "ids",
+    ],
+)
 def draw_rows(
     logits,
     top_scores,
@@ -155,7 +171,10 @@ def draw_rows(
     tl.store(ids + r * num_splits + split, best_id)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(
+    do_not_specialize=["num_splits"],
+    do_not_specialize_on_alignment=["scores", "ids", "token_ids"],
+)
 def finish_rows(scores, ids, token_ids, num_splits):
     """Write each row's token, -1 where its best score is not finite; grid ``(R,)``."""
     r = tl.program_id(0).to(tl.int64)

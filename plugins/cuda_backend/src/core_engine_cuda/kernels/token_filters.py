@@ -48,7 +48,10 @@ def _logit_of(key, SHIFT: tl.constexpr):
     return bits.to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["row_units", "vocab_units", "num_splits", "split_blocks"])
+@triton.jit(
+    do_not_specialize=["row_units", "vocab_units", "num_splits", "split_blocks"],
+    do_not_specialize_on_alignment=["top_scores", "top_ids", "temperature", "min_p", "num_candidates"],
+)
 def gather_candidates(
     logits,
     top_scores,
@@ -180,7 +183,20 @@ def _nth_of_equals(row, vocab_size, limit, n, BLOCK: tl.constexpr):
     return found
 
 
-@triton.jit(do_not_specialize=["row_units", "vocab_units", "num_splits"])
+@triton.jit(
+    do_not_specialize=["row_stride", "vocab_size", "num_splits"],
+    do_not_specialize_on_alignment=[
+        "top_scores",
+        "top_ids",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "num_candidates",
+        "limits",
+        "limit_ids",
+    ],
+)
 def find_limits(
     logits,
     top_scores,
@@ -193,12 +209,11 @@ def find_limits(
     num_candidates,
     limits,
     limit_ids,
-    row_units,
-    vocab_units,
+    row_stride,
+    vocab_size,
     num_splits,
     CAPACITY: tl.constexpr,
     SHIFT: tl.constexpr,
-    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Write logit and id of the last token that top_k and top_p keep of what min_p left; grid ``(R,)``.
@@ -210,8 +225,7 @@ def find_limits(
     largest, _top_id = row_best(top_scores, top_ids, r, num_splits)
     heat, k, share = tl.load(temperature + r), tl.load(top_k + r), tl.load(top_p + r)
     count = tl.load(num_candidates + r)
-    row = logits + r * row_units * UNIT
-    vocab_size = vocab_units * UNIT
+    row = logits + r * row_stride
     limit = float("-inf")
     limit_id = vocab_size
     is_cut = k < count

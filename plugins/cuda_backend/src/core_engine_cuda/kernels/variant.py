@@ -34,13 +34,15 @@ class Variant:
     constants: Mapping[str, int | bool]
     num_warps: int
     num_stages: int
+    #: Let the compiler make one operation of a multiplication and an addition.
+    is_fused: bool = True
 
     @property
     def options(self) -> dict[str, Any]:
         """The compiler's options."""
         # Fusing multiplications and additions is said, because its default changes between releases of
         # Triton.
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": self.is_fused}
 
     @cached_property
     def signature(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ import torch
 from core_engine_cuda.kernels.attend import attend
 from core_engine_cuda.kernels.join import join
 from core_engine_cuda.kernels.tiles import BLOCK_DIMS, WorkKind, tile_for, write_rows
+from core_engine_cuda.kernels.token_variants import all_token_variants
 from core_engine_cuda.kernels.variant import TRITON_DTYPES, Variant
 from core_engine_cuda.kernels.write import write
 
@@ -88,3 +89,4 @@ def all_variants(major: int) -> Iterator[Variant]:
             yield attend_variant(dtype, dim, kind, has_soft_cap=has_soft_cap, major=major)
         yield join_variant(dtype, dim)
         yield write_variant(dtype, dim)
+    yield from all_token_variants()
