@@ -1,4 +1,4 @@
-"""Runs an `AttentionCase` through the kernels: in Triton's interpreter if it is on, else on a GPU."""
+"""Runs an `AttentionCase` through the kernels: in Triton's interpreter where it is on, else on a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "write_past",
 ]
 
-DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
+DEVICE = "cuda" if torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1" else "cpu"
 #: dtype → how far from the formula the outputs may be. The interpreter multiplies bfloat16 wrongly.
 DTYPES = {"float32": 1e-5, "float16": 2e-3} | ({} if DEVICE == "cpu" else {"bfloat16": 2e-2})
 

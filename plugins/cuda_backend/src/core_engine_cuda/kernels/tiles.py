@@ -22,13 +22,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["BLOCK_DIMS", "SHARED_MEMORY_LIMITS", "Tile", "WorkKind", "block_dim", "tile_for", "write_rows"]
+__all__ = [
+    "BLOCK_DIMS",
+    "REGISTERS",
+    "SHARED_MEMORY",
+    "Tile",
+    "WorkKind",
+    "block_dim",
+    "rows_of_16",
+    "tile_for",
+]
 
 #: What heads are padded to inside the kernels; the last is the widest head they hold.
 BLOCK_DIMS = (64, 128, 256)
-#: Bytes of shared memory that one program may use, by compute capability (CUDA C++ Programming Guide, table
-#: "Technical Specifications per Compute Capability").
-SHARED_MEMORY_LIMITS = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
+#: Bytes of shared memory of one multiprocessor, by compute capability (CUDA C++ Programming Guide, table
+#: "Technical Specifications per Compute Capability"). Each program takes 1 KiB more than it asks for.
+SHARED_MEMORY = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
+#: Registers of one multiprocessor, of all three.
+REGISTERS = 64 << 10
 
 #: Compute capabilities, by their major number, whose matrix product reads operands outside of registers.
 _OPERANDS_IN_MEMORY = (9, 10)
@@ -53,6 +64,8 @@ class Tile:
     keys: int
     num_warps: int
     num_stages: int
+    #: The most registers of a thread, given to the compiler; None leaves it to choose.
+    max_registers: int | None
     #: How many programs of this size work side by side on one multiprocessor.
     programs_per_sm: int
 
@@ -65,15 +78,29 @@ def block_dim(head_dim: int, head_dim_v: int) -> int:
 def tile_for(kind: WorkKind, dim: int, element_bytes: int, major: int) -> Tile:
     """Return the tile for heads padded to ``dim`` on a device of compute capability ``major``.x."""
     if element_bytes == 4:
-        return Tile(rows=16, keys=16, num_warps=4, num_stages=3, programs_per_sm=2)
+        return Tile(rows=16, keys=16, num_warps=4, num_stages=2, max_registers=None, programs_per_sm=2)
     if kind is WorkKind.DECODE:
-        return Tile(rows=16, keys=8192 // dim, num_warps=4, num_stages=5, programs_per_sm=2)
-    if dim == 256:
-        return Tile(rows=64, keys=32, num_warps=8, num_stages=3, programs_per_sm=1)
-    keys = 64 if dim == 64 or major in _OPERANDS_IN_MEMORY else 32
-    return Tile(rows=128, keys=keys, num_warps=8, num_stages=3, programs_per_sm=1)
+        # Left alone the compiler keeps to 128 registers for head size 128, and spills.
+        registers = 168 if dim == 128 else None
+        return Tile(
+            rows=16,
+            keys=8192 // dim,
+            num_warps=4,
+            num_stages=5,
+            max_registers=registers,
+            programs_per_sm=2,
+        )
+    keys = 64 if dim == 64 or (dim == 128 and major in _OPERANDS_IN_MEMORY) else 32
+    return Tile(
+        rows=64 if dim == 256 else 128,
+        keys=keys,
+        num_warps=8,
+        num_stages=3,
+        max_registers=None,
+        programs_per_sm=1,
+    )
 
 
-def write_rows(dim: int) -> int:
-    """Return how many rows of one head of one token a program writes into the cache: 16 numbers a thread."""
+def rows_of_16(dim: int) -> int:
+    """Return how many rows of ``dim`` numbers make 16 for each thread of 4 warps."""
     return 2048 // dim

@@ -36,13 +36,22 @@ class Variant:
     num_stages: int
     #: Let the compiler make one operation of a multiplication and an addition.
     is_fused: bool = True
+    #: Of one thread; None leaves it to the compiler.
+    max_registers: int | None = None
+    #: How many programs are meant to work side by side on one multiprocessor.
+    programs_per_sm: int = 1
 
     @property
     def options(self) -> dict[str, Any]:
         """The compiler's options."""
         # Fusing multiplications and additions is said, because its default changes between releases of
         # Triton.
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": self.is_fused}
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "maxnreg": self.max_registers,
+            "enable_fp_fusion": self.is_fused,
+        }
 
     @cached_property
     def signature(self) -> dict[str, str]:

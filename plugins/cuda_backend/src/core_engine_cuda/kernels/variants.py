@@ -10,15 +10,12 @@ import torch
 
 from core_engine_cuda.kernels.attend import attend
 from core_engine_cuda.kernels.join import join
-from core_engine_cuda.kernels.tiles import BLOCK_DIMS, WorkKind, tile_for, write_rows
+from core_engine_cuda.kernels.tiles import BLOCK_DIMS, WorkKind, rows_of_16, tile_for
 from core_engine_cuda.kernels.token_variants import all_token_variants
 from core_engine_cuda.kernels.variant import TRITON_DTYPES, Variant
 from core_engine_cuda.kernels.write import write
 
 __all__ = ["all_variants", "attend_variant", "join_variant", "write_variant"]
-
-#: Spans that `join` reads at a time.
-_JOIN_SPANS = 16
 
 
 @cache
@@ -47,6 +44,8 @@ def attend_variant(dtype: str, dim: int, kind: WorkKind, *, has_soft_cap: bool, 
         },
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
+        programs_per_sm=tile.programs_per_sm,
     )
 
 
@@ -60,7 +59,7 @@ def join_variant(dtype: str, dim: int) -> Variant:
         aligned={"output": element, "partial_values": "fp32", "partial_scales": "fp32"},
         unaligned={"joins": "i32"},
         floats=(),
-        constants={"BLOCK_DIM": dim, "BLOCK_SPANS": _JOIN_SPANS},
+        constants={"BLOCK_DIM": dim, "BLOCK_SPANS": rows_of_16(dim)},
         num_warps=4,
         num_stages=1,
     )
@@ -76,7 +75,7 @@ def write_variant(dtype: str, dim: int) -> Variant:
         aligned=dict.fromkeys(("key_cache", "value_cache", "key", "value"), element),
         unaligned={"slots": "i32"},
         floats=(),
-        constants={"BLOCK_DIM": dim, "BLOCK_ROWS": write_rows(dim)},
+        constants={"BLOCK_DIM": dim, "BLOCK_ROWS": rows_of_16(dim)},
         num_warps=4,
         num_stages=1,
     )
