@@ -60,7 +60,7 @@ class Faults:
             typed = self._typed(error, doing)
             if typed is None or isinstance(error, EngineError):
                 raise
-            raise typed from _without_frames(error)
+            raise typed from error
 
     def _typed(self, error: BaseException, doing: str) -> EngineError | None:
         for cause in _chain(error):
@@ -68,7 +68,7 @@ class Faults:
             if isinstance(cause, torch.OutOfMemoryError) or (
                 isinstance(cause, RuntimeError) and _OUT_OF_MEMORY.search(text)
             ):
-                _without_frames(error)
+                _drop_frames(error)
                 self._release()
                 return OutOfDeviceMemory(
                     f"the GPU has too little memory for {doing}: {text} ({self._describe_memory()}). "
@@ -92,8 +92,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _without_frames(error: BaseException) -> BaseException:
-    """Drop the frames of an error and its causes: their variables hold tensors, and so memory."""
+def _drop_frames(error: BaseException) -> None:
+    """Forget where an error and its causes came from: the variables of those frames hold memory."""
     for cause in _chain(error):
         cause.__traceback__ = None
-    return error

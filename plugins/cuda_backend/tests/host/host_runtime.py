@@ -43,7 +43,7 @@ class HostRuntime(CudaRuntime):
         self.graphs: list[RecordedGraph] = []
         #: Graphs run Python again rather than record: the interpreter's kernels are no operations of torch.
         self.reruns_python = False
-        self.num_pools = self.num_released = 0
+        self.num_pools = self.num_released = self.num_pinned = 0
 
     @contextmanager
     def working(self, doing: str) -> Iterator[None]:
@@ -51,6 +51,7 @@ class HostRuntime(CudaRuntime):
             yield
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
+        self.num_pinned += num_bytes > 0
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -161,6 +161,14 @@ def test_a_download_in_flight_keeps_its_buffer() -> None:
     ]
 
 
+def test_downloads_that_were_read_lend_their_buffer_to_the_next() -> None:
+    runtime = HostRuntime()
+    io = CudaIO(runtime)
+    for number in range(5):
+        assert io.download({"token_ids": torch.full((2,), number)}).arrays()["token_ids"][0] == number
+    assert runtime.num_pinned == 1
+
+
 def test_results_that_do_not_come_in_time_may_come_later() -> None:
     runtime = LateRuntime()
     download = CudaIO(runtime).download({"token_ids": torch.ones(2, dtype=torch.int32)})

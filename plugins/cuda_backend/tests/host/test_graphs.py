@@ -139,6 +139,21 @@ def test_nested_arguments_are_read_where_they_lie(programs: GraphPrograms) -> No
     ]
 
 
+def test_inputs_of_other_names_are_another_call(programs: GraphPrograms) -> None:
+    program = programs.compile("f", lambda inputs: inputs["a"] if "a" in inputs else -inputs["b"])
+    x = torch.ones(2)
+    warm_up(programs, (program, {"a": x}))
+    assert program({"b": x}).tolist() == [-1, -1]
+
+
+def test_dropped_graphs_leave_no_memory_behind(programs: GraphPrograms) -> None:
+    program = programs.compile("f", Counted())
+    warm_up(programs, (program, torch.ones(1000)))
+    programs.drop()
+    programs.begin()
+    assert program(torch.ones(2)).untyped_storage().nbytes() == 8
+
+
 def test_dropped_graphs_are_not_replayed(programs: GraphPrograms) -> None:
     function, x = Counted(), torch.ones(2)
     program = programs.compile("f", function)

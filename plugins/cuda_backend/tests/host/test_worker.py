@@ -46,6 +46,19 @@ def test_the_cache_takes_what_the_share_leaves(start: StartEngine, monkeypatch: 
     assert runner._kv.num_blocks == left // BLOCK_BYTES
 
 
+def test_graphs_are_kept_room_for(start: StartEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_blocks = []
+    for enforce_eager in (True, False):
+        with_runtime(monkeypatch, HostRuntime(total_bytes=GIB, used_before=GIB // 4))
+        runner: Any = runner_of(
+            start(kv_cache_bytes=None, enforce_eager=enforce_eager, device_memory_utilization=0.5)
+        )
+        num_blocks.append(runner._kv.num_blocks)
+    # Three sizes of four layers, and the activations of 4 of the 32 tokens of the largest step.
+    reserve = 3 * 4 * (128 << 10) + (1 << 20) // 8
+    assert (num_blocks[0] - num_blocks[1]) * BLOCK_BYTES == pytest.approx(reserve, abs=BLOCK_BYTES)
+
+
 def test_too_little_memory_is_told_before_the_cache_is_made(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

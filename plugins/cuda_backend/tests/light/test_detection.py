@@ -125,6 +125,10 @@ def test_old_gpus_are_refused_by_their_capability(tmp_path: Path) -> None:
     )
 
 
+def test_the_oldest_gpu_that_is_served_is_served(tmp_path: Path) -> None:
+    assert detect_gpus(GpuMachine(tmp_path, FakeNvml(gpu(0, (8, 0), "NVIDIA A100")))).state is AVAILABLE
+
+
 def test_old_gpus_beside_newer_ones_are_left_out(tmp_path: Path) -> None:
     detection = detect_gpus(GpuMachine(tmp_path, FakeNvml(gpu(0, (7, 5), "Tesla T4"), gpu(1))))
     assert detection.reason == "1 x NVIDIA H100; 1 x Tesla T4 left out, older than compute capability 8.0"
