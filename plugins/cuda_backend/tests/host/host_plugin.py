@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from core_engine_cuda import plugin
@@ -15,10 +16,12 @@ CORE_ENGINE_API = plugin.CORE_ENGINE_API
 
 
 class HostWorker(CudaWorker):
-    """Opens the fake."""
+    """Opens the fake; several ranks talk through gloo, whose sums no recorded graph would hold."""
 
     def open_runtime(self) -> HostRuntime:
-        return HostRuntime()
+        runtime = HostRuntime()
+        runtime.reruns_python = self.context.world_size > 1
+        return runtime
 
 
 @hookimpl
@@ -28,8 +31,11 @@ def backend_info() -> BackendInfo:
 
 @hookimpl
 def detect(probe: Probe) -> Detection:
-    device = DeviceInfo(index=0, name="fake GPU", memory_bytes=8 << 30, details={"uuid": "GPU-fake"})
-    return Detection(state=DetectionState.BY_NAME_ONLY, reason="a fake", devices=(device,))
+    devices = tuple(
+        DeviceInfo(index=index, name="fake GPU", memory_bytes=8 << 30, details={"uuid": f"GPU-{index}"})
+        for index in range(2)
+    )
+    return Detection(state=DetectionState.BY_NAME_ONLY, reason="a fake", devices=devices)
 
 
 @hookimpl
@@ -49,7 +55,9 @@ def check_config(config: Any, options: Any) -> Any:
 
 @hookimpl
 def plan_workers(config: Any, devices: Any) -> tuple[WorkerPlan, ...]:
-    return (WorkerPlan(rank=0, device_indices=(0,)),)
+    plans = plugin.plan_workers(config, devices)
+    # In this process no variable may stay behind.
+    return plans if len(plans) > 1 else (replace(plans[0], environment={}),)
 
 
 @hookimpl

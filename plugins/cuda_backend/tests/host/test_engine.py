@@ -125,3 +125,8 @@ def test_other_families_are_captured_too(tmp_path: Path, fake_installed: None, m
     with make_engine(model) as llm:
         assert tokens(llm, PARAMS["greedy"]) == expected
         assert runtime_of(llm).graphs
+
+
+def test_two_ranks_answer_as_one(start: StartEngine, cpu: LLM) -> None:
+    llm = start(tensor_parallel_size=2)
+    assert tokens(llm, PARAMS["greedy"]) == tokens(cpu, PARAMS["greedy"])
