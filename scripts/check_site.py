@@ -23,6 +23,8 @@ _PLUGIN = REPOSITORY / "plugins" / "cuda_backend"
 _TEST_PACKAGES = ("pytest>=8.4", "pytest-timeout>=2.4", "hypothesis>=6.140")
 #: Come with the machine, or not at all: torch is built for its CUDA and brings its Triton.
 _OWN = {"torch", "triton", "core-engine", "core-engine-cuda"}
+#: Needs torch, which pip would bring, so it is downloaded without what it needs; and that by name.
+_BESIDE_TORCH = {"accelerate": ("psutil",)}
 #: Versions of the C library that wheels name; pip takes only those that are listed.
 _GLIBC = (17, 24, 26, 27, 28, 31, 34, 35)
 _ROUNDS = 5
@@ -54,15 +56,20 @@ def collect_wheels(folder: Path, python_version: str, machine: str, packages: li
 
     Raises `SystemExit` with pip's exit code when it fails.
     """
-    requirements = packages or [text for text in _requirements() if _name(text) not in _OWN]
+    alone, whole = packages, []
+    for text in () if packages else _requirements():
+        if _name(text) in _BESIDE_TORCH:
+            alone = [*alone, text, *_BESIDE_TORCH[_name(text)]]
+        elif _name(text) not in _OWN:
+            whole.append(text)
     command = [*_pip("download"), "--only-binary=:all:", "--dest", str(folder)]
     command += ["--python-version", python_version, "--implementation", "cp"]
     for platform in (*(f"manylinux_2_{minor}" for minor in reversed(_GLIBC)), "manylinux2014"):
         command += ["--platform", f"{platform}_{machine}"]
-    command += ["--no-deps"] if packages else []
-    code = subprocess.run([*command, *requirements], stdout=sys.stderr).returncode
-    if code:
-        raise SystemExit(code)
+    for requirements in (whole, ["--no-deps", *alone] if alone else []):
+        code = subprocess.run([*command, *requirements], stdout=sys.stderr).returncode if requirements else 0
+        if code:
+            raise SystemExit(code)
 
 
 def _write_metadata(root: Path, packages: Path, folder: Path) -> None:

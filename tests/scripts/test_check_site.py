@@ -84,9 +84,14 @@ def test_wheels_are_collected_for_the_other_machine(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(check_site.subprocess, "run", record)
     collect_wheels(tmp_path, "3.12", "aarch64", [])
-    (command,) = commands
-    assert command[command.index("--python-version") + 1] == "3.12"
-    assert "manylinux_2_28_aarch64" in command
+    command, alone = commands
+    for each in commands:
+        assert each[each.index("--python-version") + 1] == "3.12"
+        assert "manylinux_2_28_aarch64" in each
+        assert not any(text.startswith(("torch", "triton", "core-engine")) for text in each)
     assert "--no-deps" not in command
-    assert not any(text.startswith(("torch", "triton", "core-engine")) for text in command)
     assert any(text.startswith("msgspec") for text in command)
+    # Of accelerate's needs torch must not come.
+    assert not any(text.startswith("accelerate") for text in command)
+    assert "--no-deps" in alone
+    assert any(text.startswith("accelerate") for text in alone)
