@@ -19,6 +19,8 @@ _LOST = re.compile(
     r"CUDA error|CUDA driver error|device-side assert|cudaError[A-Z]|CUBLAS_STATUS_|CUDNN_STATUS_|NCCL error"
     r"|ncclUnhandledCudaError|ncclSystemError|illegal memory access|Triton Error \[CUDA\]",
 )
+#: Of a GPU that is newer, or older, than those a library was compiled for.
+_NO_CODE = re.compile(r"no kernel image is available")
 #: What a graph cannot hold: an operation that waits for the device, or an allocation outside of its pool.
 _CAPTURE = re.compile(r"captur", re.IGNORECASE)
 _MAX_TEXT = 400
@@ -64,25 +66,34 @@ class Faults:
 
     def _typed(self, error: BaseException, doing: str) -> EngineError | None:
         for cause in _chain(error):
+            if not isinstance(cause, RuntimeError):
+                continue
             text = " ".join(str(cause).split())[:_MAX_TEXT]
-            if isinstance(cause, torch.OutOfMemoryError) or (
-                isinstance(cause, RuntimeError) and _OUT_OF_MEMORY.search(text)
-            ):
+            if isinstance(cause, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(text):
                 _drop_frames(error)
                 self._release()
+                state = self._describe_memory()
                 return OutOfDeviceMemory(
-                    f"the GPU has too little memory for {doing}: {text} ({self._describe_memory()}). "
-                    + _ADVICE
+                    f"the GPU has too little memory for {doing}: {text} ({state}). {_ADVICE}"
                 )
-            if isinstance(cause, RuntimeError) and _LOST.search(text) and not _CAPTURE.search(text):
+            if _NO_CODE.search(text):
+                return EngineError(
+                    f"torch {torch.__version__} holds no code for this GPU ({text}): install a build of "
+                    "torch that names its compute capability"
+                )
+            if _LOST.search(text) and not _CAPTURE.search(text):
                 self.lost = f"the GPU failed during {doing}: {text}. Start the engine anew, in a new process"
                 return DeviceLost(self.lost)
         return None
 
 
 def is_capture_refusal(error: RuntimeError) -> bool:
-    """Tell whether an error says that something cannot be captured as a graph."""
-    return _CAPTURE.search(str(error)) is not None
+    """Tell whether an error says that something cannot be captured as a graph.
+
+    A capture that ends for lack of memory says so too, but only as what followed from that.
+    """
+    too_little = any(isinstance(cause, torch.OutOfMemoryError) for cause in _chain(error))
+    return not too_little and _CAPTURE.search(str(error)) is not None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -27,6 +27,7 @@ from core_engine.plugin import Detection, DetectionState, Probe
 SOURCES = Path(__file__).parents[2] / "src"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder, and skip them all where they cannot run."""
     reason = _refusal()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from core_engine_cuda.faults import Faults
+from core_engine_cuda.faults import Faults, is_capture_refusal
 
 from core_engine.plugin import ConfigError, DeviceLost, EngineError, OutOfDeviceMemory
 
@@ -87,6 +87,25 @@ def test_a_fault_of_the_device_is_a_loss_that_stays(gpu: Gpu, text: str) -> None
 def test_a_refused_capture_is_no_loss(gpu: Gpu) -> None:
     with pytest.raises(RuntimeError, match="captur"), gpu.faults.typed("graphs"):
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+    assert gpu.faults.lost == ""
+
+
+def test_a_capture_that_ended_for_lack_of_memory_is_no_refusal(gpu: Gpu) -> None:
+    error = RuntimeError("CUDA error: operation failed due to a previous error during capture")
+    assert is_capture_refusal(error)
+    error.__context__ = torch.OutOfMemoryError(SENTENCE)
+    assert not is_capture_refusal(error)
+    with pytest.raises(OutOfDeviceMemory), gpu.faults.typed("graphs"):
+        raise error
+
+
+def test_a_torch_without_code_for_the_gpu_is_told(gpu: Gpu) -> None:
+    text = "CUDA error: no kernel image is available for execution on the device"
+    with (
+        pytest.raises(EngineError, match="holds no code for this GPU"),
+        gpu.faults.typed("its first operation"),
+    ):
+        raise RuntimeError(text)
     assert gpu.faults.lost == ""
 
 
