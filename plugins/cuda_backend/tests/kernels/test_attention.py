@@ -61,7 +61,8 @@ def test_every_block_size(name: str, block_size: int, window: int | None) -> Non
 
 @pytest.mark.parametrize("layer", ["one head each", "three heads a group", "sinks", "all at once"])
 def test_a_long_context_is_divided_among_programs_and_joined(layer: str) -> None:
-    case = make_case([(1199, 1), (3, 1), (300, 1)], dtype="float16", **LAYERS[layer])
+    # In float32: a sink that counted in every span would not show in half precision.
+    case = make_case([(599, 1), (3, 1), (300, 1)], **LAYERS[layer])
     assert_right(case, run(case, num_sms=8))
 
 

@@ -2,9 +2,9 @@
 
 Tokens of one request that are computed together are a *tile*. A tile whose cached positions are many is
 divided into *spans*, and each span is an *item*, the work of one program for each head; the spans of a tile
-are joined afterwards. That is Flash-Decoding (https://crfm.stanford.edu/2023/10/12/flashdecoding.html),
-with one difference: the length of a span is chosen for each step from what its requests hold, so that a
-long request among short ones is divided and the short ones are not.
+are joined afterwards. That is Flash-Decoding (https://crfm.stanford.edu/2023/10/12/flashdecoding.html), with
+spans whose length is worked out for each step from what its requests hold, as in FlashInfer
+(https://arxiv.org/abs/2501.01005): a long request among short ones is divided, and the short ones are not.
 
 A captured graph replays one grid for every step, so the number of items depends on the padded step alone:
 as many as tiles, and ``spare_items`` more. With N tiles that see L positions in all, spans of L /
