@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from engine.draft_answers import answers
-from host_engine import PARAMS, PROMPTS, tokens
+from host_engine import PARAMS, PROMPTS, SETTINGS, tokens
 from tiny_adapter import make_adapter
+from tiny_chat_model import make_tiny_chat_model
 
 from core_engine import LLM, LoRARequest, SamplingParams
 from core_engine.plugin import Detection, DoesNotFit, OutOfDeviceMemory
@@ -90,15 +91,21 @@ def test_a_share_that_holds_not_even_the_weights_is_refused(start: Start) -> Non
         start(kv_cache_bytes=None, device_memory_utilization=1e-4)
 
 
-def test_a_step_without_memory_ends_its_requests_and_the_engine_goes_on(start: Start, cpu: LLM) -> None:
-    llm = start(enforce_eager=True, max_num_batched_tokens=4096, max_model_len=4096, max_num_seqs=1)
-    free, _ = torch.cuda.mem_get_info()
-    hog = torch.empty(free - (8 << 20), dtype=torch.uint8, device="cuda")
-    with pytest.raises(OutOfDeviceMemory, match="too little memory for"):
-        llm.generate([[1] * 4000], SamplingParams(max_tokens=1))
-    del hog
-    torch.cuda.empty_cache()
-    assert tokens(llm, PARAMS["greedy"]) == tokens(cpu, PARAMS["greedy"])
+def test_a_step_without_memory_ends_its_requests_and_the_engine_goes_on(tmp_path: Path) -> None:
+    model = make_tiny_chat_model(tmp_path / "wide", intermediate_size=16384, max_position_embeddings=8192)
+    settings = {**SETTINGS, "max_model_len": 4096, "max_num_batched_tokens": 4096, "kv_cache_bytes": 32 << 20}
+    with LLM(str(model), backend="cuda", enforce_eager=True, **settings) as llm:
+        expected = tokens(llm, PARAMS["greedy"])
+        torch.cuda.empty_cache()
+        _, total = torch.cuda.mem_get_info()
+        # One layer's activations of 4,000 tokens are four times what is left.
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (64 << 20)) / total)
+        try:
+            with pytest.raises(OutOfDeviceMemory, match="too little memory for a step"):
+                llm.generate([[1] * 4000], SamplingParams(max_tokens=1))
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        assert tokens(llm, PARAMS["greedy"]) == expected
 
 
 def test_two_gpus_answer_as_one(start: Start, cpu: LLM, detection: Detection) -> None:
