@@ -83,4 +83,6 @@ class TpuIO(DeviceIO):
         return model
 
     def _upload_array(self, array: Array) -> torch.Tensor:
-        return self._runtime.upload(torch.from_numpy(np.ascontiguousarray(array)))
+        uploaded = self._runtime.upload(torch.from_numpy(np.ascontiguousarray(array)))
+        # Over several devices graphs are traced for annotations, and traced again where one is missing.
+        return self._runtime.divide(uploaded, None)

@@ -120,12 +120,25 @@ class Spmd:
         """Compile a graph by torch_xla's bridge for arguments like ``args``."""
         import torch_xla._dynamo.dynamo_bridge
 
+        self._rename(args)
         compiled: Callable[..., Any] = torch_xla._dynamo.dynamo_bridge.extract_compiled_graph(graph, args)
         return compiled
 
     def replace(self, tensor: torch.Tensor, new: torch.Tensor) -> None:
         """Let ``tensor`` be ``new``'s memory."""
         self._xla._XLAC._replace_xla_tensor(tensor, new)
+
+    def _rename(self, args: tuple[Any, ...]) -> None:
+        """Let each tensor bear the name under which the next trace meets its memory.
+
+        The bridge finds a graph's arguments by the tensors' names. Over several devices a trace leaves a
+        new name on what it has read: another graph of the same tensor would take its memory for a constant
+        and go on reading it, whatever it is called with.
+        """
+        for arg in args:
+            if isinstance(arg, torch.Tensor):
+                _, (renamed,) = self._xla._XLAC._get_tensors_xla_device_data_node([arg])
+                self.replace(arg, renamed)
 
     def _sharding(self, num_dims: int, dim: int | None) -> Any:
         spec = tuple(_AXIS if index == dim else None for index in range(num_dims))

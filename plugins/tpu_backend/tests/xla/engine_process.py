@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +78,40 @@ def _answer(output: Any) -> Answer:
     return Answer(list(sequence.token_ids), logprobs)
 
 
+@cache
+def _count_traces() -> list[None]:
+    """Return a list that grows with each trace: not every one is a compilation that torch_xla counts."""
+    import torch_xla._dynamo.dynamo_bridge as bridge
+
+    traces: list[None] = []
+    trace = bridge.extract_graph_helper
+
+    def counted(*args: Any) -> Any:
+        traces.append(None)
+        return trace(*args)
+
+    bridge.extract_graph_helper = counted
+    return traces
+
+
 def _run(job: dict[str, Any]) -> Result:
     import torch_xla.debug.metrics as metrics
     from xla_engine import graph_counts, runner_of
 
     from core_engine.errors import CoreEngineError
 
+    traces = _count_traces()
     started, adapter = time.time(), job.pop("adapter", None)
     try:
         with start_engine(**job) as llm:
-            before = graph_counts(llm)
+            before, num_traces = graph_counts(llm), len(traces)
             answers = [{"token_ids": a.token_ids, "logprobs": a.logprobs} for a in run_engine(llm, adapter)]
             _, _, aliases = metrics.metric_data("InputOutputAliasCount")
             table, runner = llm.engine.started.table, runner_of(llm)
             return {
                 "answers": answers,
                 "new_graphs": graph_counts(llm) != before,
+                "new_traces": len(traces) - num_traces,
                 "synced_inputs": metrics.counter_value("DynamoSyncInputExecuteTime") or 0,
                 "most_aliases": max(count for when, count in aliases if when > started),
                 "num_caches": len({id(layer.cache) for layer in runner.layers.values()}),

@@ -65,6 +65,11 @@ def test_case_12_four_devices_answer_as_the_cpu_backend(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_no_graph_is_traced_again_while_serving(results: dict[str, dict[str, Any]], family: str) -> None:
+    assert results[family]["new_traces"] == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_each_cache_is_donated_and_none_is_copied_to_bring_its_division_back(
     results: dict[str, dict[str, Any]], family: str
 ) -> None:
