@@ -25,7 +25,7 @@ Each message says what was asked, what is possible, and what to do::
         ├── OutOfDeviceMemory           an allocation on the device failed
         ├── DeviceLost                  the device stopped answering
         ├── StepTimeout                 a step did not finish in the given time
-        ├── WorkerDied                  a worker process ended without being asked to
+        ├── WorkerDied                  a worker process ended while the engine was open
         └── EngineClosed                the engine was closed before the call
 """
 
@@ -161,7 +161,7 @@ class StepTimeout(EngineError):
 
 
 class WorkerDied(EngineError):
-    """A worker process ended without being asked to."""
+    """A worker process ended without being asked to, or its group had to be ended; start the engine anew."""
 
 
 class EngineClosed(EngineError):

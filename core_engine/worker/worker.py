@@ -142,11 +142,12 @@ class WorkerBase(WorkerApi):
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None
+        released = self._model_runner is not None
+        if released:
+            self._model_runner = None
+            gc.collect()
+        # Last: recorded programs of the runner may hold its operations.
         if self.communicator is not None:
             self.communicator.close()
             self.communicator = None
-        if self._model_runner is None:
-            return False
-        self._model_runner = None
-        gc.collect()
-        return True
+        return released
