@@ -8,12 +8,12 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from executor.processes import is_running, wait_until_gone
 from tiny_distribution import add_distribution
 
 from core_engine.backends.backend import Backend
@@ -308,16 +308,3 @@ def test_a_worker_in_the_middle_of_a_step_ends_with_its_parent(tmp_path: Path, s
     (site / "acme_worker.py").write_text(source.replace("return os.environ", "time.sleep(3600)  #"))
     done = run_script(tmp_path, site, tail, "work")
     wait_until_gone(int(done.stdout.split()[1]))
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    """Say whether a process exists and has not ended (a zombie has)."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
-    return bool(state.strip()) and not state.startswith("Z")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from executor.processes import is_running, wait_until_gone
 
 from core_engine._ragged import Ragged
 from core_engine.backends.backend import Backend
@@ -25,6 +26,7 @@ from core_engine.executor import process, worker_group
 from core_engine.executor.codec import encode
 from core_engine.executor.process import ProcessExecutor
 from core_engine.executor.start import create_executor
+from core_engine.executor.worker_group import GroupCall
 from core_engine.plugin import WorkerPlan
 from core_engine.scheduler.output import SchedulerOutput
 from core_engine.testing.fake_context import fake_worker_context
@@ -71,11 +73,21 @@ def test_two_ranks_compute_what_the_model_says_and_both_go_away(
     second_step: SchedulerOutput,
     folder_of_ranks: Path,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     executor = launch()
     (folder,) = folder_of_ranks.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     start(executor)
+    sent: list[GroupCall] = []
+    call = executor._group.call
+
+    def send(method: str, argument: bytes = b"") -> GroupCall:
+        assert not any(one.unanswered() for one in sent), "the step before is still under way"
+        sent.append(call(method, argument))
+        return sent[-1]
+
+    monkeypatch.setattr(executor._group, "call", send)
 
     handles = [executor.execute_model(step) for step in (first_step, second_step)]
     tokens = [handle.result(60).sampled_token_ids.values.tolist() for handle in reversed(handles)]
@@ -221,6 +233,7 @@ tempfile.tempdir = sys.argv[1]
 sys.path.insert(0, sys.argv[2])
 from core_engine.backends.installed import BACKEND_GROUP, find_entries
 from core_engine.backends.loading import load_backend
+from core_engine.executor.worker_group import GroupCall
 from core_engine.executor.start import create_executor
 from core_engine.plugin import WorkerPlan
 from core_engine.testing.fake_context import fake_worker_context
@@ -287,19 +300,3 @@ def printed_pid(capfd: pytest.CaptureFixture[str]) -> int:
         time.sleep(0.05)
         seen += capfd.readouterr().err
     return int(found[1])
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    """Say whether a process exists and has not ended (a zombie has)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return fields[0] != "Z"

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from core_engine.backends.cpu.worker import kv_cache_share
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from core_engine.backends.cpu import worker as module
+from core_engine.backends.cpu.worker import CpuWorker, kv_cache_share
+from core_engine.plugin import WorkerPlan
+from core_engine.testing.fake_context import fake_worker_context
+from core_engine.worker.reports import ProfileReport
 
 GIB = 1 << 30
 
@@ -38,3 +49,29 @@ def test_all_ranks_together_take_no_more_than_one() -> None:
     assert largest == 2 * GIB
     quarter, _ = kv_cache_share(None, total=16 * GIB, free=None, activation_bytes=0, num_ranks=2)
     assert quarter == 2 * GIB
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_rank_takes_its_share_of_cores_and_memory(monkeypatch: pytest.MonkeyPatch, num_ranks: int) -> None:
+    threads: list[int] = []
+    joined: list[str] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(module, "default_threads", lambda num_ranks: 8 // num_ranks)
+    monkeypatch.setattr(module, "available_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(CpuWorker, "join_ranks", lambda self, kind: joined.append(kind))
+    worker = CpuWorker(
+        dataclasses.replace(
+            fake_worker_context(options={"threads": None}),
+            plan=WorkerPlan(rank=num_ranks - 1, device_indices=(0,)),
+            world_size=num_ranks,
+        )
+    )
+    runner: Any = SimpleNamespace(profile_run=lambda: ProfileReport(activation_bytes=GIB))
+
+    worker.init_device()
+    worker.attach_model_runner(runner)
+    budget = worker.determine_available_memory()
+
+    assert threads == [8 // num_ranks]
+    assert joined == ["gloo"]
+    assert budget.kv_cache_bytes == (8 - num_ranks) * GIB // 2 // num_ranks
