@@ -223,6 +223,7 @@ def test_ill_and_silent_ranks_are_named_and_a_stopped_one_does_not_hold_up_the_e
     monkeypatch.setattr(process, "_HEALTH_S", 0.2)
     assert executor.check_health().detail == "rank 1 did not answer within 0.2 s"
     monkeypatch.setattr(worker_group, "_SHUTDOWN_S", 0.2)
+    monkeypatch.setattr(worker_group, "_EXIT_S", 3600)
     assert executor.shutdown() is True
     assert not any(map(is_running, executor.pids))
 
