@@ -1,4 +1,4 @@
-"""Print the scheduler's own time per step: ``python benchmarks/scheduler.py [--profile] [--json]``."""
+"""Print the scheduler's own time per step: ``python benchmarks/scheduler_time.py [--profile] [--json]``."""
 
 from __future__ import annotations
 
