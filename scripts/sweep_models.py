@@ -22,6 +22,7 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from core_engine.testing.divided_check import WRONG, check_divided
 from core_engine.testing.model_check import TypeResult, TypeState, check_type
 
 TABLE = Path(__file__).parent.parent / "docs" / "reference" / "models.md"
@@ -41,21 +42,25 @@ def main() -> int:
     start = time.perf_counter()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         results = []
-        for result in pool.map(partial(check_in_child, num_tokens=arguments.num_tokens), types):
-            results.append(result)
-            print(f"{result.model_type:26} {result.state:9} {result.detail}", flush=True)
-    counts = {state: sum(result.state is state for result in results) for state in TypeState}
+        for result, divided in pool.map(partial(check_in_child, num_tokens=arguments.num_tokens), types):
+            results.append((result, divided))
+            print(f"{result.model_type:26} {result.state:9} {result.detail} | {divided}", flush=True)
+    counts = {state: sum(result.state is state for result, _ in results) for state in TypeState}
     print(
         ", ".join(f"{count} {state}" for state, count in counts.items()),
         f"{time.perf_counter() - start:.0f} s",
     )
     if not arguments.only:
         TABLE.write_text(render(results), encoding="utf-8")
-    return 1 if counts[TypeState.WRONG] else 0
+    is_wrong = counts[TypeState.WRONG] or any(divided == WRONG for _, divided in results)
+    return 1 if is_wrong else 0
 
 
-def check_in_child(model_type: str, num_tokens: int) -> TypeResult:
-    """Run `check_type` in a forked process; a crash or a limit becomes the state "untested"."""
+def check_in_child(model_type: str, num_tokens: int) -> tuple[TypeResult, str]:
+    """Run the checks of one type in a forked process; a crash or a limit becomes the state "untested".
+
+    The text says what came of dividing a model of a type that works.
+    """
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -65,22 +70,24 @@ def check_in_child(model_type: str, num_tokens: int) -> TypeResult:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the process ends below
         with tempfile.TemporaryDirectory() as directory:
             result = check_type(model_type, Path(directory), num_tokens)
-            os.write(write_end, json.dumps([result.state, result.detail]).encode())
+            divided = check_divided(Path(directory)) if result.state is TypeState.WORKS else ""
+            os.write(write_end, json.dumps([result.state, result.detail, divided]).encode())
         os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
         answer = pipe.read()
     _, status = os.waitpid(child, 0)
     if not answer:
-        return TypeResult(model_type, TypeState.UNTESTED, f"the check did not finish (status {status})")
-    state, detail = json.loads(answer)
-    return TypeResult(model_type, TypeState(state), detail)
+        detail = f"the check did not finish (status {status})"
+        return TypeResult(model_type, TypeState.UNTESTED, detail), ""
+    state, detail, divided = json.loads(answer)
+    return TypeResult(model_type, TypeState(state), detail), divided
 
 
-def render(results: list[TypeResult]) -> str:
+def render(results: list[tuple[TypeResult, str]]) -> str:
     """Return the support table as Markdown."""
     works, refused = (
-        sum(result.state is state for result in results) for state in (TypeState.WORKS, TypeState.REFUSED)
+        sum(result.state is state for result, _ in results) for state in (TypeState.WORKS, TypeState.REFUSED)
     )
     lines = [
         "# Supported models",
@@ -97,9 +104,16 @@ def render(results: list[TypeResult]) -> str:
         "also with the reason: a rotary embedding that follows the longest sequence in a batch (`dynamic`;",
         "`longrope` in `phimoe`) or attention to later tokens.",
         "",
-        "| type | state | detail |",
-        "| --- | --- | --- |",
-        *(f"| `{r.model_type}` | {r.state} | {r.detail.replace('|', '/')} |" for r in results),
+        "The last column says which share of the tiny model's parameters lies divided over two ranks, whose",
+        "logits were compared in the same way, or why it cannot be divided; see",
+        "[tensor parallelism](../explanation/tensor-parallel.md).",
+        "",
+        "| type | state | detail | over two ranks |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| `{result.model_type}` | {result.state} | {result.detail.replace('|', '/')} | {divided} |"
+            for result, divided in results
+        ),
         "",
     ]
     return "\n".join(lines)

@@ -11,34 +11,39 @@ import torch.nn.functional as functional
 from core_engine.parallel.communicator import Communicator
 from core_engine.parallel.share import Share, mark_share
 
-__all__ = ["ColumnLinear", "RowLinear", "divide_embedding", "divide_parameter", "sum_output"]
+__all__ = [
+    "GatheredLinear",
+    "RowLinear",
+    "column_linear",
+    "divide_embedding",
+    "divide_parameter",
+    "sum_output",
+]
 
 
-class ColumnLinear(torch.nn.Linear):
-    """Holds the rank's output features: ``[..., in_features]`` → ``[..., out_features of the rank]``.
+def column_linear(base: torch.nn.Linear, share: Share, bias_share: Share | None) -> torch.nn.Linear:
+    """Return a linear layer, on the meta device, of the rank's output features; nothing is exchanged."""
+    linear = torch.nn.Linear(base.in_features, share.length, base.bias is not None, **_like(base))
+    _mark(linear, share, bias_share)
+    return linear
 
-    With a communicator the ranks' features are joined, and every rank returns all of them.
-    """
+
+class GatheredLinear(torch.nn.Linear):
+    """Holds the rank's output features and joins all ranks': every rank returns all of them."""
 
     def __init__(
-        self, base: torch.nn.Linear, share: Share, bias_share: Share | None, gather: Communicator | None
-    ):
-        super().__init__(
-            base.in_features, share.length, base.bias is not None, device="meta", dtype=base.weight.dtype
-        )
-        mark_share(self.weight, share)
-        if bias_share is not None:
-            mark_share(self.bias, bias_share)
-        self._gather = gather
+        self, base: torch.nn.Linear, share: Share, bias_share: Share | None, communicator: Communicator
+    ) -> None:
+        super().__init__(base.in_features, share.length, base.bias is not None, **_like(base))
+        _mark(self, share, bias_share)
+        self._communicator = communicator
         self._num_gathered = base.out_features
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Compute ``x W + b`` for the rank's features, or for all."""
+        """Compute ``x W + b``: ``[..., in_features]`` → ``[..., out_features of the whole layer]``."""
         output = functional.linear(input, self.weight, self.bias)
-        if self._gather is None:
-            return output
         # Shares are of one length, so the last may end in features that are none.
-        return self._gather.all_gather(output)[..., : self._num_gathered]
+        return self._communicator.all_gather(output)[..., : self._num_gathered]
 
 
 class RowLinear(torch.nn.Linear):
@@ -48,11 +53,11 @@ class RowLinear(torch.nn.Linear):
     of which the rank takes its part.
     """
 
-    def __init__(self, base: torch.nn.Linear, share: Share, communicator: Communicator, splits_input: bool):
-        super().__init__(
-            share.length, base.out_features, base.bias is not None, device="meta", dtype=base.weight.dtype
-        )
-        mark_share(self.weight, share)
+    def __init__(
+        self, base: torch.nn.Linear, share: Share, communicator: Communicator, *, splits_input: bool
+    ) -> None:
+        super().__init__(share.length, base.out_features, base.bias is not None, **_like(base))
+        _mark(self, share, None)
         self._communicator = communicator
         self._slice = share.slices[0] if splits_input else None
 
@@ -111,6 +116,16 @@ class _SummedOutput:
         """Compute what the class behind it does, and sum it over the ranks."""
         part = super().forward(*args, **kwargs)  # type: ignore[misc]  # of the class behind it
         return self.core_engine_communicator.all_reduce(part)
+
+
+def _like(base: torch.nn.Linear) -> Any:
+    return {"device": "meta", "dtype": base.weight.dtype}
+
+
+def _mark(linear: torch.nn.Linear, share: Share, bias_share: Share | None) -> None:
+    mark_share(linear.weight, share)
+    if bias_share is not None:
+        mark_share(linear.bias, bias_share)
 
 
 def _become(module: Any, behaviour: type) -> None:

@@ -11,8 +11,9 @@ from core_engine.errors import ConfigError, UnsupportedFeature
 from core_engine.models.layer_transforms import LayerTransform
 from core_engine.parallel.communicator import Communicator
 from core_engine.parallel.layers import (
-    ColumnLinear,
+    GatheredLinear,
     RowLinear,
+    column_linear,
     divide_embedding,
     divide_parameter,
     sum_output,
@@ -36,9 +37,9 @@ _AS_IT_IS = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_
 class TensorParallel(LayerTransform):
     """Divides a model as transformers' tensor-parallel plan of it says.
 
-    It runs before a backend's own transforms. Those meet linear layers of the rank's sizes; where a layer
-    is of a class derived from ``torch.nn.Linear``, or a table or a mixture's experts of a derived class,
-    its ``forward`` also exchanges with the other ranks, and what replaces it must do the same.
+    It runs before a backend's own transforms, which meet the rank's sizes. A plain ``torch.nn.Linear``
+    exchanges nothing; what does is of a class derived from it or, for tables and experts, from the model's
+    own class, and what replaces such a module must exchange as it does.
     """
 
     name = "tensor parallel"
@@ -113,6 +114,7 @@ class _Divider:
             raise self._refusal(name, f"has the style {style!r} and is a {type(module).__name__}")
         parent, _, attribute = name.rpartition(".")
         replacement: torch.nn.Module
+        # The plan may not name a head that is tied to what it divides.
         weight = self._plan.division(f"{name}.weight", 2) or Division(0)
         if style in _COLUMN:
             gathers = _COLUMN[style]
@@ -120,7 +122,10 @@ class _Divider:
                 self._check_even(name, "output features", module.out_features, weight)
             share = self._share(module.weight, weight)
             bias = None if module.bias is None else self._share(module.bias, Division(0, weight.num_packed))
-            replacement = ColumnLinear(module, share, bias, self._communicator if gathers else None)
+            if gathers:
+                replacement = GatheredLinear(module, share, bias, self._communicator)
+            else:
+                replacement = column_linear(module, share, bias)
         else:
             self._check_even(name, "input features", module.in_features, weight)
             share = self._share(module.weight, weight)

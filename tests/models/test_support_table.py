@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import transformers
 
+from core_engine.testing.divided_check import WRONG, check_divided
 from core_engine.testing.model_check import TypeState, check_type, needs_decoder
 
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
@@ -28,13 +29,16 @@ SAMPLE = (
 )
 
 
-def rows() -> dict[str, tuple[str, str]]:
-    found = re.findall(r"^\| `(\S+)` \| (\w+) \| (.*) \|$", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
-    return {model_type: (state, detail) for model_type, state, detail in found}
+def rows() -> dict[str, tuple[str, str, str]]:
+    row = r"^\| `(\S+)` \| (\w+) \| (.*) \| (.*) \|$"
+    found = re.findall(row, TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    return {model_type: (state, detail, divided) for model_type, state, detail, divided in found}
 
 
 def test_no_type_gives_a_wrong_answer_or_is_left_untested() -> None:
-    assert {state for state, _ in rows().values()} == {TypeState.WORKS, TypeState.REFUSED}
+    assert {state for state, _, _ in rows().values()} == {TypeState.WORKS, TypeState.REFUSED}
+    assert all(bool(divided) == (state == TypeState.WORKS) for state, _, divided in rows().values())
+    assert WRONG not in {divided for _, _, divided in rows().values()}
 
 
 def test_the_table_lists_every_type_of_the_version_that_it_names() -> None:
@@ -51,7 +55,7 @@ def test_the_table_lists_every_type_of_the_version_that_it_names() -> None:
     "model_type", ["bert", "bert-generation", "electra", "ernie", "roc_bert", "gpt_neox", "llama"]
 )
 def test_a_type_that_works_as_decoder_only_says_so(model_type: str) -> None:
-    _, detail = rows()[model_type]
+    _, detail, _ = rows()[model_type]
     assert ("is_decoder=true" in detail) == needs_decoder(model_type)
 
 
@@ -59,5 +63,8 @@ def test_a_type_that_works_as_decoder_only_says_so(model_type: str) -> None:
 def test_a_sample_of_the_table_holds(model_type: str, tmp_path: Path) -> None:
     result = check_type(model_type, tmp_path, num_tokens=4)
 
-    state, _ = rows()[model_type]
+    state, _, divided = rows()[model_type]
     assert result.state == state
+    if state == TypeState.WORKS:
+        # Another version of transformers may divide another share.
+        assert ("%" in check_divided(tmp_path)) == ("%" in divided)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_models import communicators, divided_run, load_ranks
 
 from core_engine.testing.model_check import random_prompts
 from core_engine.testing.oracle import Oracle, compare
+from core_engine.testing.rank_models import communicators, divided_run, load_ranks
 from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
 
 #: Query and K/V heads that each of two ranks computes, of 4 and 2 (4 where there are as many).

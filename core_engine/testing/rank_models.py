@@ -17,6 +17,8 @@ from core_engine.parallel.torch_communicator import TorchCommunicator
 from core_engine.testing.model_check import dense_run
 from core_engine.testing.oracle import EngineRun
 
+__all__ = ["communicators", "divided_run", "load_ranks", "on_ranks"]
+
 T = TypeVar("T")
 
 
@@ -46,13 +48,14 @@ def load_ranks(directory: Path, ranks: Sequence[TorchCommunicator], dtype: str) 
 
 
 def divided_run(models: Sequence[LoadedModel]) -> EngineRun:
-    """Return a function that computes prompts on all ranks and checks that they answer with the same bits."""
+    """Return a function that computes prompts on all ranks; `ValueError` when their bits are not equal."""
     runs = [dense_run(model) for model in models]
 
     def run(prompts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         first, *others = on_ranks(len(runs), lambda rank: runs[rank](prompts))
         for other in others:
-            assert all(torch.equal(own, theirs) for own, theirs in zip(first, other, strict=True))
+            if not all(torch.equal(own, theirs) for own, theirs in zip(first, other, strict=True)):
+                raise ValueError("the ranks answered with different logits")
         return first
 
     return run
