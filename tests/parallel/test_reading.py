@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,12 +22,24 @@ from core_engine.testing.tiny_models import make_tiny_config, save_tiny_model
 SIZE = 2
 
 
-def load(directory: Path, rank: int | None, dtype: str = "float32", **settings: Any) -> LoadedModel:
+def load(
+    directory: Path,
+    rank: int | None,
+    dtype: str = "float32",
+    weight_device: str = "cpu",
+    load_format: str = "auto",
+) -> LoadedModel:
     """Load the whole model, or the share of one of two ranks."""
-    config = EngineConfig(model=str(directory), tensor_parallel_size=1 if rank is None else SIZE)
-    communicator = None if rank is None else LoneCommunicator(rank, SIZE)
-    facts = read_model_config(config)
-    return load_model(config, facts, dtype=dtype, communicator=communicator, progress=False, **settings)
+    size, communicator = (1, None) if rank is None else (SIZE, LoneCommunicator(rank, SIZE))
+    config = EngineConfig(model=str(directory), tensor_parallel_size=size, load_format=load_format)
+    return load_model(
+        config,
+        read_model_config(config),
+        dtype=dtype,
+        communicator=communicator,
+        weight_device=weight_device,
+        progress=False,
+    )
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "mixtral"])
@@ -66,6 +77,15 @@ def test_without_weights_a_rank_has_its_shapes(tmp_path: Path) -> None:
     assert all(parameter.is_meta for parameter in model.module.parameters())
     assert model.weight_bytes == load(tmp_path, 0).weight_bytes
     assert {layer.num_heads for layer in model.layers} == {2}
+
+
+def test_random_weights_are_drawn_into_a_ranks_shapes(tmp_path: Path) -> None:
+    save_tiny_model(make_tiny_config("mixtral"), tmp_path)
+    read, drawn, other = (load(tmp_path, 0), *(load(tmp_path, r, load_format="dummy") for r in range(SIZE)))
+    shapes = {name: parameter.shape for name, parameter in read.module.named_parameters()}
+    assert {name: parameter.shape for name, parameter in drawn.module.named_parameters()} == shapes
+    router = "model.layers.3.mlp.gate.weight"  # every rank's must be the same
+    assert torch.equal(drawn.module.get_parameter(router), other.module.get_parameter(router))
 
 
 def test_missing_weights_and_weights_of_another_shape_are_told_as_ever(tmp_path: Path) -> None:
