@@ -27,7 +27,7 @@ ALONG_DIM = frozenset(
 )  # fmt: skip
 #: Operations that contract the last dimension of the first operand with the next-to-last of the second.
 _CONTRACTIONS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
-_DIM_POSITION = {"roll": 2}
+_DIM_POSITION = {"roll": 2, "linalg_vector_norm": 2}
 
 
 def probe_length(model: torch.nn.Module) -> int:

@@ -40,5 +40,5 @@ def _reason(message: str) -> str:
     if "has no tensor-parallel plan" in message:
         return "no plan"
     text = re.sub(r"^tensor_parallel_size \d+:? ", "", message)
-    text = text.partition("'s tensor-parallel plan says: ")[2] or text
+    text = text.partition("tensor-parallel plan says: ")[2] or text
     return text.removesuffix("; run it on one device").removesuffix("; run the model on one device")

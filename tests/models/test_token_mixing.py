@@ -32,6 +32,7 @@ def watch(function: Callable[[torch.Tensor], object]) -> str | None:
         ("shift", lambda x: x[:, :-1]),
         ("padding", lambda x: torch.nn.functional.pad(x, (0, 0, 1, 0))),
         ("attention of its own", lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x),
+        ("norm over tokens", lambda x: x.norm(p=1.0, dim=1)),
         ("roll", lambda x: x.roll(1, 1)),
         ("sort", lambda x: x[..., 0].sort(dim=-1)),
     ],
@@ -45,6 +46,7 @@ def test_mixing_is_noticed(name: str, function: Callable[[torch.Tensor], object]
     [
         ("linear", lambda x: torch.nn.functional.linear(x, torch.empty(8, 16, device="meta"))),
         ("norm", lambda x: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()),
+        ("norm of each row", lambda x: x.norm(p=1.0, dim=-1, keepdim=True)),
         ("layer norm", lambda x: torch.nn.functional.layer_norm(x, (16,))),
         ("split", lambda x: x.chunk(2, dim=-1)),
         ("router", lambda x: x.softmax(-1).topk(2, dim=-1)),
