@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +10,40 @@ import pytest
 from mixed_requests import PARAMS, PROMPTS, all_logprobs, engine, tokens
 from tiny_chat_model import make_tiny_chat_model
 
-from core_engine import LLM, RequestOutput
+from core_engine import RequestOutput
+
+#: Bytes of a block: 4 layers, 16 tokens, and of a rank one K/V head of 16 numbers, in float32.
+BLOCK_BYTES = 4 * 16 * (16 + 16) * 4
+#: Room for two requests where four run: some are preempted.
+TIGHT = {"num_draft_tokens": 2, "kv_cache_bytes": 9 * BLOCK_BYTES}
 
 
-@contextmanager
-def divided(model: Path, **settings: Any) -> Iterator[LLM]:
-    with engine(model, "reference", tensor_parallel_size=2, **settings) as llm:
-        yield llm
-
-
-def alone(model: Path, **settings: Any) -> list[RequestOutput]:
-    with engine(model, "reference", **settings) as llm:
+def alone(model: Path) -> list[RequestOutput]:
+    with engine(model, "reference") as llm:
         return llm.generate(PROMPTS, PARAMS)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "gemma2", "mixtral"])
-def test_two_ranks_draw_the_tokens_of_one(model_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("llama", TIGHT),
+        ("qwen2", {"max_num_batched_tokens": 24}),
+        ("qwen3", {"num_draft_tokens": 2}),
+        ("gemma2", {}),
+        ("mixtral", {"scheduler": "simple"}),
+    ],
+)
+def test_two_ranks_draw_the_tokens_of_one(model_type: str, settings: dict[str, Any], tmp_path: Path) -> None:
     model = make_tiny_chat_model(tmp_path, model_type)
     expected = alone(model)
-    with divided(model) as llm:
-        together = llm.generate(PROMPTS, PARAMS)
-        again = llm.generate(PROMPTS, PARAMS)
-        table = "\n".join(llm.engine.started.table.lines())
-    assert tokens(together) == tokens(again) == tokens(expected)
-    assert all_logprobs(together) == pytest.approx(all_logprobs(expected), abs=1e-4)
-    assert sum(output.num_cached_tokens for output in again) > 0
-    assert "of the parameters divided over 2 devices" in table
-
-
-def test_drafts_and_preemption_change_nothing(tmp_path: Path) -> None:
-    model = make_tiny_chat_model(tmp_path)
-    expected = alone(model)
-    page = 4 * 16 * (16 + 16) * 4  # of one block: 4 layers, 16 tokens, one K/V head of 16 numbers
-    settings = {"num_draft_tokens": 2, "kv_cache_bytes": 9 * page, "max_num_batched_tokens": 24}
-    with divided(model, **settings) as llm:
+    with engine(model, "reference", tensor_parallel_size=2, **settings) as llm:
         outputs = llm.generate(PROMPTS, PARAMS)
-        assert llm.engine.started.table.num_kv_tokens == 8 * 16
-    assert tokens(outputs) == tokens(expected)
+        again = llm.generate(PROMPTS, PARAMS)
+        table = llm.engine.started.table
+    assert tokens(outputs) == tokens(again) == tokens(expected)
+    assert all_logprobs(outputs) == pytest.approx(all_logprobs(expected), abs=1e-4)
+    if "scheduler" not in settings:
+        assert sum(output.num_cached_tokens for output in again) > 0
+    if settings is TIGHT:
+        assert table.num_kv_tokens == 8 * 16
+    assert re.search(r"^weights .* MiB  99\.\d% of the parameters divided over 2 devices$", table.lines()[0])
