@@ -149,6 +149,21 @@ def test_top_k_and_top_p_cut_equal_logits_by_id() -> None:
         assert tokens == REFERENCE.sample(logits, inputs, FILTERED).tolist()
 
 
+def test_top_p_is_a_share_of_what_min_p_left() -> None:
+    # min_p leaves the first two tokens, of whose 0.8 the first alone is more than 0.6.
+    logits = torch.tensor([0.5, 0.3, 0.05, 0.05, 0.05, 0.05]).log().expand(8, 6)
+    inputs = sampler_inputs(8, 6, min_p=0.3, top_p=0.6)
+    assert OURS.sample(logits, inputs, FILTERED).tolist() == [0] * 8
+
+
+def test_many_tokens_far_below_the_most_likely_one_win_as_often_as_they_should() -> None:
+    logits = -10 - torch.arange(2000.0).div(4000).expand(6, 2000)
+    logits[:, 7] = 0.0
+    assert_as_reference(logits, FILTERED, temperature=1.5, top_k=1900)
+    tokens = OURS.sample(logits, sampler_inputs(6, 2000, temperature=1.5, top_k=1900), FILTERED).tolist()
+    assert set(tokens) > {7}
+
+
 def test_the_smallest_temperature_does_not_overflow() -> None:
     logits = random_logits("flat", 500) * 1000
     for kind in (PLAIN, FILTERED):
