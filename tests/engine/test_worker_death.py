@@ -22,7 +22,8 @@ def llm(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
     with LLM(
         str(tiny_model),
         backend="cpu",
-        executor="process",
+        # Several ranks have processes whatever is asked for.
+        executor="process" if request.param == 1 else "in-process",
         tensor_parallel_size=request.param,
         kv_cache_bytes=4 << 20,
     ) as running:
@@ -34,6 +35,9 @@ def test_a_worker_killed_during_generation_ends_every_request_and_the_engine(llm
     assert isinstance(executor, ProcessExecutor)
     victim = executor.pids[-1]
     assert llm.engine.config.executor == "process"
+    if len(executor.pids) > 1:
+        row = llm.engine.started.features["executor"]
+        assert (row.state, row.reason) == ("process", "2 ranks, each in a process of its own")
     stream = llm.stream([1, 2, 3], ENDLESS)
     first = next(stream)
     assert first.token_ids
