@@ -15,7 +15,7 @@ QUESTION := What is the capital of France?
 
 # The lowest transformers that pyproject.toml admits; read there and nowhere else.
 LOWEST_VENV := .venv-lowest
-LOWEST_TESTS ?= tests/models tests/test_demo.py
+LOWEST_TESTS ?= tests/models tests/parallel tests/test_demo.py
 
 # Its kernels are interpreted and compiled without a GPU; all but triton comes from the main environment.
 CUDA := plugins/cuda_backend

@@ -27,19 +27,8 @@ def test_three_ranks_answer_what_one_answers(smollm2: Path) -> None:
     expected, _ = answers(smollm2, 1)
     tokens, row = answers(smollm2, 3)
     assert tokens == expected
-    assert row.split() == [
-        "weights",
-        "171.1",
-        "MiB",
-        "100.0%",
-        "of",
-        "the",
-        "parameters",
-        "divided",
-        "over",
-        "3",
-        "devices",
-    ]
+    assert row.startswith("weights ")
+    assert row.endswith(" 171.1 MiB  100.0% of the parameters divided over 3 devices")
 
 
 def test_two_ranks_are_refused_with_the_sizes_that_work(smollm2: Path) -> None:
