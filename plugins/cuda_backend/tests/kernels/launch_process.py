@@ -8,11 +8,15 @@ code, null if none has.
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any
 
+import torch
 import triton
 from attention_run import backend_for, make_case, write_past
 from core_engine_cuda.kernels.variants import all_variants
+from core_engine_cuda.sampler import TritonSampler
+from sampling_case import FILTERED, GREEDY, PLAIN, sampler_inputs
 from triton.backends.compiler import GPUTarget
 
 from core_engine.backends.cpu.device_io import CpuIO
@@ -24,6 +28,7 @@ CASES: list[dict[str, Any]] = [
     {"head_dim": 256, "dtype": "float32", "num_kv_heads": 1},
     {"head_dim": 24, "dtype": "bfloat16", "num_heads": 19, "num_kv_heads": 1, "block_size": 128},
 ]
+LOGITS = [(1, 256), (16, 4096), (3, 1001)]
 STEPS = [[(700, 1)], [(31, 1), (15, 1)], [(0, 64)], [(300, 1), (0, 16), (32, 100)]]
 
 
@@ -75,6 +80,15 @@ def main() -> None:
             cache = case.allocate(backend, CpuIO())
             write_past(case, cache)
             case.run_step(backend, CpuIO(), cache)
+    for (num_rows, vocab_size), dtype in product(LOGITS, (torch.float32, torch.bfloat16, torch.float16)):
+        logits = torch.zeros(num_rows, vocab_size, dtype=dtype)
+        # A step's inputs are views of one buffer and may begin anywhere.
+        inputs = {
+            name: torch.cat([tensor[:1], tensor])[1:]
+            for name, tensor in sampler_inputs(num_rows, vocab_size).items()
+        }
+        for kind in (GREEDY, PLAIN, FILTERED):
+            TritonSampler().sample(logits, inputs, kind)
 
 
 if __name__ == "__main__":
