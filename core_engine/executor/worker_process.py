@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -18,11 +17,10 @@ from core_engine.errors import CoreEngineError, EngineClosed, EngineError, Worke
 from core_engine.executor.channel import Channel, ChannelClosed
 from core_engine.executor.codec import Call, Reply, Start, decode, encode
 from core_engine.executor.remote_error import rebuild_error
+from core_engine.executor.worker_log import WorkerLog
 
 __all__ = ["WorkerProcess"]
 
-#: Lines of the worker's stderr that a `WorkerDied` shows.
-_KEPT_LINES = 20
 #: How often the parent looks whether the process lives, should a grandchild hold the socket open.
 _LIVENESS_S = 1.0
 #: How long a worker may take to end once its socket is closed.
@@ -77,10 +75,9 @@ class WorkerProcess:
         self._pending: dict[int, Future[bytes]] = {}
         #: Why no call can be answered any more.
         self._end: CoreEngineError | None = None
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._log_thread = threading.Thread(target=self._copy_log, name="worker-log", daemon=True)
+        assert self._process.stdout is not None  # a pipe was asked for
+        self._log = WorkerLog(self._process.stdout.fileno(), place)
         self._reply_thread = threading.Thread(target=self._read_replies, name="worker-replies", daemon=True)
-        self._log_thread.start()
         self._reply_thread.start()
         self._send(encode(start))
 
@@ -125,8 +122,7 @@ class WorkerProcess:
             self._kill_group()
             self._reap(None)
         self._reply_thread.join(_EXIT_S)
-        self._log_thread.join(_EXIT_S)
-        if self._process.stdout is not None and not self._log_thread.is_alive():
+        if self._log.wait(_EXIT_S) and self._process.stdout is not None:
             self._process.stdout.close()
 
     def _send(self, frame: bytes) -> None:
@@ -174,9 +170,9 @@ class WorkerProcess:
             code = self._reap(_EXIT_S)
         except subprocess.TimeoutExpired:
             return WorkerDied(f"{self} closed its connection but still runs")
-        self._log_thread.join(_LIVENESS_S)
+        self._log.wait(_LIVENESS_S)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        last = "".join(f"\n  {line}" for line in self._lines) or " nothing"
+        last = "".join(f"\n  {line}" for line in self._log.last_lines()) or " nothing"
         return WorkerDied(f"{self} ended {how}; its last output was:{last}")
 
     def _reap(self, timeout_s: float | None) -> int:
@@ -192,14 +188,3 @@ class WorkerProcess:
         self._group_ended = self._process.poll() is not None
         with suppress(ProcessLookupError, PermissionError):  # nobody is left
             os.killpg(self.pid, signal.SIGKILL)
-
-    def _copy_log(self) -> None:
-        """Pass the worker's output on to stderr, line by line, and keep the last lines."""
-        stream = self._process.stdout
-        if stream is None:
-            return
-        mark = f"[{self._place}] ".encode() if self._place else b""
-        for line in stream:
-            self._lines.append(line.decode(errors="replace").rstrip())
-            # Not sys.stderr: its lock must not be held by this thread while the interpreter ends.
-            os.write(2, mark + line)

@@ -86,6 +86,7 @@ class StepModelRunner(ModelRunnerBase):
             weight_device=self.seams.io.weight_device,
             experts=self.seams.experts,
             communicator=self.seams.communicator,
+            progress=self._shows_progress,
         )
         self._loaded = loaded
         for layer in loaded.layers:
@@ -168,7 +169,15 @@ class StepModelRunner(ModelRunnerBase):
         )
         kinds = self.seams.shapes.warm_up_sampling_kinds() or (SamplingKind(all_greedy=True),)
         warmed: set[int] = set()
-        for shape in tqdm(shapes, desc="warm-up", unit="shape", delay=1.0, leave=False, file=sys.stderr):
+        for shape in tqdm(
+            shapes,
+            desc="warm-up",
+            unit="shape",
+            delay=1.0,
+            leave=False,
+            file=sys.stderr,
+            disable=not self._shows_progress,
+        ):
             is_new = shape.num_reqs not in warmed
             self._dummy(shape, kinds[0], num_logprobs=(self._max_logprobs or None) if is_new else None)
             for kind in kinds[1:] if is_new else ():
@@ -263,6 +272,11 @@ class StepModelRunner(ModelRunnerBase):
         if isinstance(spec, KVCacheSpec) and spec.sliding_window is not None:
             kept = None if window is None else max(window, spec.sliding_window)
             self.kv_cache_spec[owner] = replace(spec, sliding_window=kept)
+
+    @property
+    def _shows_progress(self) -> bool:
+        """Say whether bars are this rank's to show: all ranks are about as far."""
+        return self.context.worker.plan.rank == 0
 
     @property
     def _block_size(self) -> int:

@@ -246,7 +246,7 @@ executor = create_executor(load_backend(entry), contexts, {})
 print(*executor.pids, flush=True)
 executor.init_device()
 executor._group.call("execute_model", bytes.fromhex(sys.argv[3]))
-while "its child is" not in "".join(executor._group._workers[1]._lines):
+while "its child is" not in "".join(executor._group._workers[1]._log.last_lines()):
     time.sleep(0.05)
 """
 
