@@ -114,6 +114,7 @@ class StepModelRunner(ModelRunnerBase):
             num_groups=0,
             max_blocks_per_request=1,
             vocab_size=self.context.model.vocab_size,
+            max_length=self.config.max_model_len or self.context.model.max_position_embeddings,
             num_logprobs=self._max_logprobs or None,
             lora=self._loras is not None,
         )
@@ -296,6 +297,7 @@ class StepModelRunner(ModelRunnerBase):
                 num_groups=len(self._kv.groups),
                 max_blocks_per_request=self._kv.max_blocks_per_request,
                 vocab_size=self.context.model.vocab_size,
+                max_length=self._kv.max_model_len,
                 num_logprobs=num_logprobs,
                 lora=self._loras is not None,
             )
