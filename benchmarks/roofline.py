@@ -18,6 +18,7 @@ _DEVICES = {
     "GB200": (2500.0, 8000.0),
     "B200": (2250.0, 8000.0),
     "GH200": (990.0, 4000.0),
+    "H200 NVL": (835.0, 4800.0),
     "H200": (989.0, 4800.0),
     "H100 PCIe": (756.0, 2000.0),
     "H100 NVL": (835.0, 3900.0),
@@ -52,9 +53,9 @@ class Limits:
 
 
 def known_limits(device: str) -> Limits:
-    """Return what the device of that name can do by its data sheet."""
+    """Return what the device of that name can do by its data sheet; nothing of a part of one (MIG)."""
     for words, (tflop_per_s, gb_per_s) in _DEVICES.items():
-        if re.search(rf"\b{words}\b", device):
+        if re.search(rf"\b{words}\b", device) and " MIG " not in device:
             return Limits(tflop_per_s, gb_per_s)
     return Limits()
 

@@ -98,6 +98,9 @@ class TimedParts:
             code = process.wait(allowed_s)
         except subprocess.TimeoutExpired:
             part["error"] = f"it was ended after {allowed_s:.0f} s"
+        except KeyboardInterrupt:
+            part["error"] = "it was interrupted"
+            raise
         else:
             if code and part["error"] is None:
                 part["error"] = f"exit code {code}: " + " | ".join(last_lines)

@@ -24,8 +24,8 @@ def dummy_step(
     """Build a step that fills ``shape``: tokens spread evenly over the requests, every block the null block.
 
     No request has more than ``max_length`` tokens: block tables, and the positions that some models have
-    learned, end there. What is left of the shape is padding. With ``num_logprobs`` every request asks for as many. With ``lora`` the step computes the products of
-    all LoRA slots, though no token has an adapter.
+    learned, end there. What is left of the shape is padding. With ``num_logprobs`` every request asks for
+    as many. With ``lora`` the step computes the products of all LoRA slots, though no token has an adapter.
     """
     num_padded, num_reqs = shape.num_tokens, shape.num_reqs
     num_tokens = num_padded if max_length is None else min(num_padded, num_reqs * max_length)

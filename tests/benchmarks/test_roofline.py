@@ -49,6 +49,7 @@ def test_operations_of_one_prompt_are_those_of_its_tokens() -> None:
         ("NVIDIA B200", 8000),
         ("NVIDIA A100-SXM4-80GB", 2039),
         ("NVIDIA A100-SXM4-40GB", 1555),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA L4", 300),
         ("NVIDIA L40S", 864),
         ("NVIDIA GeForce RTX 4090", 1008),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -63,6 +64,24 @@ def test_without_time_parts_are_entries_that_say_so() -> None:
     code, report = run("--backend", "cpu", "--shape", "tiny", "--seconds", "0.01")
     assert code == 1
     assert report["parts"]["device"]["error"] == report["error"] == "no time was left"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_part_and_is_told(number: signal.Signals) -> None:
+    command = [sys.executable, str(SCRIPT), "--backend", "cpu", "--shape", "tiny"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr.readline().startswith("gpu_check: device")
+    process.send_signal(number)
+    report = json.loads(process.stdout.read())
+    assert process.wait() == 1
+    assert report["error"] == "it was interrupted"
+    assert report["parts"]["device"]["error"] is not None
+    # Its pipes end with the last process that holds them.
+    process.stderr.read()
+    process.stderr.close()
+    process.stdout.close()
 
 
 def test_outcomes_are_read_from_pytests_lines(script: Any) -> None:

@@ -88,6 +88,11 @@ def _driver_from_files(probe: Probe) -> Driver:
         facts = dict(re.findall(r"^([^:\n]+):\s*(.*?)\s*$", text, re.MULTILINE))
         if "GPU UUID" in facts:
             gpus.append(Gpu(uuid=facts["GPU UUID"], name=facts.get("Model", "NVIDIA GPU")))
+    if not gpus and not probe.exists(_CONTROL_FILE):
+        raise NoGpus(
+            f"no NVIDIA driver: {_WSL_FILE} is there, as under every WSL, but {LIBRARY} is not; the driver "
+            "for Windows brings it to /usr/lib/wsl/lib"
+        )
     if not gpus:
         raise NoGpus(f"{_CONTROL_FILE} is there, but {LIBRARY} and {_DRIVER_FILES}/gpus are not")
     version = re.search(r"Module\s+(\d+(?:\.\d+)+)", probe.read_text(f"{_DRIVER_FILES}/version") or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core_engine.plugin import Probe
 from core_engine_cuda.nvml import LIBRARY, NoGpus, ask_nvml
+from core_engine_cuda.toolchain import c_compiler, python_headers
 
 __all__ = ["cuda_facts"]
 
@@ -23,6 +24,8 @@ def cuda_facts(probe: Probe) -> tuple[tuple[str, str], ...]:
     return (
         ("driver", _driver(probe)),
         *((name, probe.distribution_version(name) or "not installed") for name in _DISTRIBUTIONS),
+        ("C compiler", c_compiler(probe.environment) or "not found; Triton needs one"),
+        ("Python.h", python_headers() or "not found; Triton needs it"),
         *((name, probe.environment.get(name, "(unset)")) for name in _VARIABLES),
     )
 

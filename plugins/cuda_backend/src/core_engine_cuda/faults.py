@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -22,7 +22,7 @@ _LOST = re.compile(
 #: Of a GPU that is newer, or older, than those a library was compiled for.
 _NO_CODE = re.compile(r"no kernel image is available")
 #: What a graph cannot hold: an operation that waits for the device, or an allocation outside of its pool.
-_CAPTURE = re.compile(r"captur", re.IGNORECASE)
+_CAPTURE = re.compile(r"captur|synchronizing CUDA operation", re.IGNORECASE)
 _MAX_TEXT = 400
 
 _ADVICE = (
@@ -71,7 +71,8 @@ class Faults:
             text = " ".join(str(cause).split())[:_MAX_TEXT]
             if isinstance(cause, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(text):
                 _drop_frames(error)
-                self._release()
+                with suppress(RuntimeError):  # what is to be told is the first error
+                    self._release()
                 state = self._describe_memory()
                 return OutOfDeviceMemory(
                     f"the GPU has too little memory for {doing}: {text} ({state}). {_ADVICE}"

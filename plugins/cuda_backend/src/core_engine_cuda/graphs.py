@@ -85,7 +85,11 @@ class GraphPrograms(ProgramBuilder):
         return len(self._graphs)
 
     def _capture(self, key: tuple[str, Hashable], fn: Callable[..., object], args: tuple[Any, ...]) -> object:
-        """Call ``fn`` once as it is, which compiles its kernels and shapes its results, then capture it."""
+        """Call ``fn`` as it is, which compiles its kernels and shapes its results, then capture it.
+
+        In between it runs once more to see whether it waits for the GPU: a refusal before the capture leaves
+        nothing to clean up.
+        """
         name = key[0]
         result = fn(*args)
         places = iter([self._place(name, index, tensor) for index, tensor in enumerate(tensors_of(result))])
@@ -96,6 +100,8 @@ class GraphPrograms(ProgramBuilder):
                 place.copy_(tensor)
 
         try:
+            with self._runtime.refusing_waits():
+                fn(*args)
             graph = self._runtime.capture(run)
         except RuntimeError as error:
             if not is_capture_refusal(error):

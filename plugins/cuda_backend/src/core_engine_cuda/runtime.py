@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -133,15 +134,49 @@ class CudaRuntime:
         """Take a new pool for the memory of the graphs captured from now on, which they share."""
         self._pool = torch.cuda.graph_pool_handle()
 
+    @contextmanager
+    def refusing_waits(self) -> Iterator[None]:
+        """Have torch raise `RuntimeError` where an operation of the block waits for the GPU.
+
+        A capture that fails for it costs more: torch before 2.12 takes it for underway ever after. What
+        torch does not watch (its prototype of this covers no torch.distributed) passes.
+        """
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that this is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
     def capture(self, run: Callable[[], None]) -> Graph:
         """Capture what ``run`` gives to the device, without doing it; the tensors it reads and writes stay.
 
         Other threads may use the GPU meanwhile: NCCL's watch their own events.
         """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            run()
+        try:
+            # torch leaves its own stream current when a capture fails.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(self.device)),
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+            ):
+                run()
+        except RuntimeError:
+            self._end_capture()
+            raise
         return graph
+
+    def _end_capture(self) -> None:
+        """Tell torch's allocator that a failed capture is over, as releases before 2.12 leave out.
+
+        Else nothing can be given back to the driver any more (https://github.com/pytorch/pytorch/pull/180395).
+        """
+        end: Any = getattr(torch._C, "_cuda_endAllocateToPool", None)
+        if end is not None:
+            with suppress(RuntimeError):  # where torch has done it itself
+                end(self.device.index, self._pool)
 
 
 class _EventMark:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from core_engine.plugin import DeviceLost
+from core_engine.plugin import DeviceLost, EngineError
 from core_engine.plugin.runtime import (
     CaptureReport,
     DeviceReport,
@@ -20,6 +20,7 @@ from core_engine_cuda.detection import UUID
 from core_engine_cuda.graph_sizes import captured_sizes
 from core_engine_cuda.memory import MemoryUse, graph_reserve, kv_cache_share
 from core_engine_cuda.runtime import CudaRuntime
+from core_engine_cuda.toolchain import toolchain_refusal
 
 __all__ = ["CudaWorker"]
 
@@ -32,7 +33,10 @@ class CudaWorker(WorkerBase):
     device: CudaRuntime
 
     def open_runtime(self) -> CudaRuntime:
-        """Open the planned GPU."""
+        """Open the planned GPU. Raises `EngineError` where its kernels could not be started."""
+        options = self.context.options
+        if "triton" in (options["attention"], options["sampler"]) and (refusal := toolchain_refusal()):
+            raise EngineError(refusal)
         return CudaRuntime(self.context.devices[0].details.get(UUID, ""))
 
     def init_device(self) -> DeviceReport:

@@ -71,7 +71,7 @@ def test_graphs_are_replayed_over_what_the_inputs_hold(runtime: CudaRuntime) -> 
         programs.seal()
         x.fill_(21)
         assert program(x).tolist() == [42.0] * 8
-    assert len(calls) == 2
+    assert len(calls) == 3
     assert programs.num_programs() == 1
 
 
@@ -85,6 +85,22 @@ def test_a_call_that_waits_for_the_gpu_turns_graphs_off(runtime: CudaRuntime) ->
     assert "cannot be captured" in programs.refusal
     assert program(x).tolist() == [4.0] * 4
     runtime.synchronize()
+    runtime.release_cached()
+
+
+def test_a_capture_that_fails_leaves_nothing_behind(runtime: CudaRuntime) -> None:
+    x = torch.ones(4, device=runtime.device)
+    stream = torch.cuda.current_stream()
+    runtime.begin_graphs()
+    with pytest.raises(RuntimeError, match="captur"):
+        runtime.capture(lambda: x.sum().item())
+    assert torch.cuda.current_stream() == stream
+    runtime.synchronize()
+    runtime.release_cached()
+    runtime.begin_graphs()
+    doubled = torch.zeros(4, device=runtime.device)
+    runtime.capture(lambda: doubled.copy_(x * 2)).replay()
+    assert doubled.tolist() == [2.0] * 4
 
 
 def test_too_much_memory_is_refused_with_numbers_and_the_gpu_goes_on(runtime: CudaRuntime) -> None:

@@ -11,7 +11,7 @@ from host_runtime import HostRuntime
 
 from core_engine import LLM, SamplingParams
 
-__all__ = ["PARAMS", "PROMPTS", "StartEngine", "make_engine", "runner_of", "runtime_of", "tokens"]
+__all__ = ["PARAMS", "PLAIN", "PROMPTS", "StartEngine", "make_engine", "runner_of", "runtime_of", "tokens"]
 
 StartEngine = Callable[..., LLM]
 

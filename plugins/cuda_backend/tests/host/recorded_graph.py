@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["RecordedGraph"]
+__all__ = ["RecordedGraph", "WaitRefused"]
 
 #: Operations that give a number to the host, or bring one from it (`torch.tensor`): on a GPU they wait, and a
 #: capture fails there.
@@ -50,6 +50,17 @@ class RecordedGraph:
             results = _tensors(function(*args, **keywords))
             for output, result in zip(outputs, results, strict=bool(outputs)):
                 output.copy_(result)
+
+
+class WaitRefused(TorchDispatchMode):
+    """Refuses operations that wait, in the words of torch."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        if function in _WAITING:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return function(*args, **(keywords or {}))
 
 
 class _Recorder(TorchDispatchMode):

@@ -47,6 +47,15 @@ def test_too_little_memory_is_typed_and_the_device_stays_usable(gpu: Gpu, error:
     assert gpu.faults.lost == ""
 
 
+def test_memory_that_cannot_be_given_back_hides_no_error() -> None:
+    def refuse() -> None:
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    faults = Faults(lambda: "1.00 GiB are free", refuse)
+    with pytest.raises(OutOfDeviceMemory, match="Tried to allocate"), faults.typed("a step"):
+        raise torch.OutOfMemoryError(SENTENCE)
+
+
 def test_a_failed_allocation_lets_go_of_what_its_frames_held(gpu: Gpu) -> None:
     def step() -> None:
         tensor = torch.ones(3)
@@ -88,6 +97,7 @@ def test_a_refused_capture_is_no_loss(gpu: Gpu) -> None:
     with pytest.raises(RuntimeError, match="captur"), gpu.faults.typed("graphs"):
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
     assert gpu.faults.lost == ""
+    assert is_capture_refusal(RuntimeError("called a synchronizing CUDA operation"))
 
 
 def test_a_capture_that_ended_for_lack_of_memory_is_no_refusal(gpu: Gpu) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from host_engine import PARAMS, StartEngine, make_engine, runner_of, runtime_of, tokens
+from core_engine_cuda.worker import CudaWorker
+from host_engine import PARAMS, PLAIN, StartEngine, make_engine, runner_of, runtime_of, tokens
 from host_plugin import HostWorker
 from host_runtime import GIB, HostRuntime
 
 from core_engine import LLM, SamplingParams
-from core_engine.plugin import DeviceLost, DoesNotFit, OutOfDeviceMemory
+from core_engine.plugin import DeviceLost, DoesNotFit, EngineError, OutOfDeviceMemory
+from core_engine.testing.fake_context import fake_worker_context
 
 PROMPT = [[1, 2, 3]]
 #: Bytes of one block of the tiny model: 4 layers, keys and values, 16 tokens, 2 heads of 16 floats.
@@ -115,6 +117,23 @@ def test_a_device_that_failed_is_not_used_again(start: StartEngine) -> None:
     health = worker.check_health()
     assert not health.healthy
     assert "illegal memory access" in health.detail
+
+
+@pytest.mark.parametrize("kind", ["attention", "sampler"])
+def test_kernels_that_could_not_be_started_are_refused_before_the_gpu_is_opened(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("core_engine_cuda.worker.toolchain_refusal", lambda: "no C compiler")
+    worker = CudaWorker(fake_worker_context(options={**PLAIN, kind: "triton"}))
+    with pytest.raises(EngineError, match="no C compiler"):
+        worker.open_runtime()
+
+
+def test_without_kernels_no_compiler_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core_engine_cuda.worker.toolchain_refusal", lambda: "no C compiler")
+    monkeypatch.setattr("core_engine_cuda.worker.CudaRuntime", lambda uuid: "opened")
+    worker = CudaWorker(fake_worker_context(options=PLAIN))
+    assert worker.open_runtime() == "opened"
 
 
 def test_memory_goes_back_to_the_driver_at_the_end(start: StartEngine) -> None:

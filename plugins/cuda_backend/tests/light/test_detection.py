@@ -100,6 +100,14 @@ def test_device_files_without_anything_that_names_a_gpu_are_told(tmp_path: Path)
     assert "/proc/driver/nvidia/gpus" in detection.reason
 
 
+def test_wsl_without_the_library_is_told(tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path, None)
+    machine.add_file("/dev/dxg")
+    detection = detect_gpus(machine)
+    assert detection.state is UNAVAILABLE
+    assert detection.reason.startswith("no NVIDIA driver: /dev/dxg is there")
+
+
 def test_memory_that_the_driver_does_not_tell_is_unknown(tmp_path: Path) -> None:
     (device,) = detect_gpus(GpuMachine(tmp_path, FakeNvml(gpu(0), knows_memory=False))).devices
     assert device.memory_bytes is None
