@@ -140,7 +140,7 @@ class ProcessExecutor(Executor):
         With several ranks the step before must have ended: a rank that fails is out of a step that the others
         still compute, and would take the next one's collectives for those of that step.
         """
-        if len(self.pids) > 1 and self._last_step is not None:
+        if len(self.pids) > 1 and self._last_step is not None and self.failure is None:
             with suppress(CoreEngineError):  # its own handle tells
                 self._last_step.results()
         self._last_step = self._group.call("execute_model", encode(scheduler_output))

@@ -7,6 +7,8 @@ import tempfile
 import weakref
 from contextlib import suppress
 
+from core_engine.errors import EngineError
+
 __all__ = ["Rendezvous", "remove_rendezvous"]
 
 
@@ -14,10 +16,16 @@ class Rendezvous:
     """A file name in a new folder that nobody else may enter; the ranks make the file.
 
     Both are removed by ``remove``, or when this process ends without it; should it be killed, by the workers.
+    Raises `EngineError` where no folder can be made.
     """
 
     def __init__(self) -> None:
-        folder = tempfile.mkdtemp(prefix="core-engine-ranks-")
+        try:
+            folder = tempfile.mkdtemp(prefix="core-engine-ranks-")
+        except OSError as error:
+            raise EngineError(
+                f"the ranks have no folder to meet in: {error}; set TMPDIR to a folder that can be written"
+            ) from error
         self.file = os.path.join(folder, "ranks")
         self._remove = weakref.finalize(self, _remove_if_own, self.file, os.getpid())
 

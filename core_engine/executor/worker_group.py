@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -95,12 +96,15 @@ class WorkerGroup:
       out of step and is ended.
     * A process that ends by itself ends the others at once. Open calls raise `WorkerDied`.
 
-    ``failure`` then says why nothing can be called any more.
+    ``failure`` then says why nothing can be called any more. A process that is forked off has no workers:
+    there all calls fail, and none of the methods touches its parent's. Any thread may call.
     """
 
     def __init__(self, starts: Sequence[tuple[Start, Mapping[str, str]]]) -> None:
-        self.failure: CoreEngineError | None = None
+        self._failure: CoreEngineError | None = None
+        self._owner = os.getpid()
         self._lock = threading.Lock()
+        self._call_lock = threading.Lock()
         self._closed = False
         self._workers: list[WorkerProcess] = []
         try:
@@ -108,12 +112,24 @@ class WorkerGroup:
                 place = f"rank {rank} of {len(starts)}" if len(starts) > 1 else ""
                 self._workers.append(WorkerProcess(start, environment, place, self._end))
         except BaseException as error:
-            self._end(EngineError(f"not all worker processes could be started: {error_line(error)}"))
+            reason = EngineError(f"not all worker processes could be started: {error_line(error)}")
+            self._end(reason)
             self.close()
+            if isinstance(error, OSError):
+                raise reason from error
             raise
-        if self.failure is not None:  # some were not there yet when the others were ended
+        if self._failure is not None:  # some were not there yet when the others were ended
             for worker in self._workers:
-                worker.kill(self.failure)
+                worker.kill(self._failure)
+
+    @property
+    def failure(self) -> CoreEngineError | None:
+        """Why nothing can be called any more; None as long as all workers live."""
+        if self._is_forked_off:
+            return EngineClosed(
+                f"its workers belong to process {self._owner}, from which this one was forked off"
+            )
+        return self._failure
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -122,7 +138,11 @@ class WorkerGroup:
 
     def call(self, method: str, argument: bytes = b"") -> GroupCall:
         """Send a call to every rank. Raises why it cannot be answered, `EngineClosed` after ``close``."""
-        return GroupCall(method, [worker.call(method, argument) for worker in self._workers], self._end)
+        if self._is_forked_off and (failure := self.failure) is not None:
+            raise failure
+        with self._call_lock:  # the ranks get all calls in one order
+            futures = [worker.call(method, argument) for worker in self._workers]
+        return GroupCall(method, futures, self._end)
 
     def shutdown(self) -> None:
         """Let the workers release their devices, then end their processes; idempotent.
@@ -141,6 +161,8 @@ class WorkerGroup:
 
     def close(self) -> None:
         """End all processes, those that have answered every call in their own time; idempotent."""
+        if self._is_forked_off:
+            return
         with self._lock:
             self._closed = True
         for worker in self._workers:
@@ -149,11 +171,15 @@ class WorkerGroup:
         for worker in self._workers:
             worker.close(max(deadline - time.monotonic(), 0))
 
+    @property
+    def _is_forked_off(self) -> bool:
+        return os.getpid() != self._owner
+
     def _end(self, reason: CoreEngineError) -> None:
         """End all processes at once; the first ``reason`` stays."""
         with self._lock:
-            if self._closed or self.failure is not None:
+            if self._closed or self._failure is not None:
                 return
-            self.failure = reason
+            self._failure = reason
         for worker in self._workers:
             worker.kill(reason)

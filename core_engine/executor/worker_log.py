@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections import deque
+from contextlib import suppress
 
 __all__ = ["WorkerLog"]
 
@@ -19,7 +21,8 @@ _AFTER_A_LINE = re.compile(rb"(?<=[\r\n])")
 class WorkerLog:
     """A thread that copies ``descriptor`` to stderr until its end, as lines and states of bars come.
 
-    With a ``place`` ("rank 1 of 2") that stands before each of them.
+    With a ``place`` ("rank 1 of 2") that stands before each of them. A stderr that is closed or takes no
+    more does not hold up the worker.
     """
 
     def __init__(self, descriptor: int, place: str) -> None:
@@ -55,4 +58,7 @@ class WorkerLog:
         # Blanks wipe out a bar, and with it the mark before it.
         before = b" " * len(mark) if not text.strip() else mark
         # Not sys.stderr: its lock must not be held by this thread while the interpreter ends.
-        os.write(2, before + part)
+        if sys.__stderr__ is None:  # closed before this process began: 2 is another file's number now
+            return
+        with suppress(OSError):
+            os.write(2, before + part)

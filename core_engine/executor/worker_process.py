@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from contextlib import ExitStack, suppress
 from core_engine.errors import CoreEngineError, EngineClosed, EngineError, WorkerDied
 from core_engine.executor.channel import Channel, ChannelClosed
 from core_engine.executor.codec import Call, Reply, Start, decode, encode
+from core_engine.executor.launch import connect, import_path
 from core_engine.executor.remote_error import rebuild_error
 from core_engine.executor.worker_log import WorkerLog
 
@@ -49,10 +49,10 @@ class WorkerProcess:
         variables = {**os.environ, **environment}
         # The child must find the modules that this process finds; its own children get the old path.
         own_path = variables.get("PYTHONPATH")
-        variables["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        variables["PYTHONPATH"] = import_path()
         arguments = [] if own_path is None else [own_path]
         with ExitStack() as ours_if_failed:
-            ours, theirs = map(ours_if_failed.enter_context, socket.socketpair())
+            ours, theirs = map(ours_if_failed.enter_context, connect())
             self._process = subprocess.Popen(
                 # -P: the current directory is on the path only if it is on ours.
                 [sys.executable, "-P", "-m", "core_engine.executor.worker", str(theirs.fileno()), *arguments],

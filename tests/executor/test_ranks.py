@@ -21,7 +21,7 @@ from executor.processes import is_running, wait_until_gone
 
 from core_engine._ragged import Ragged
 from core_engine.backends.backend import Backend
-from core_engine.errors import DeviceLost, EngineClosed, WorkerDied
+from core_engine.errors import DeviceLost, EngineClosed, EngineError, WorkerDied
 from core_engine.executor import process, worker_group
 from core_engine.executor.codec import encode
 from core_engine.executor.process import ProcessExecutor
@@ -205,10 +205,40 @@ def test_processes_that_cannot_be_started_leave_nothing(
         return started[0]
 
     monkeypatch.setattr(subprocess, "Popen", only_one)
-    with pytest.raises(OSError, match="no more processes"):
+    with pytest.raises(EngineError, match=r"not all .* could be started: .*no more processes"):
         launch()
     assert not is_running(started[0].pid)
     assert list(folder_of_ranks.iterdir()) == []
+
+
+def test_without_a_folder_to_meet_in_no_process_starts(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(EngineError, match=r"no folder to meet in: .*missing.*; set TMPDIR"):
+        launch()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_that_is_forked_off_leaves_the_ranks_to_its_parent(
+    launch: Launch, start: Start, first_step: SchedulerOutput, second_step: SchedulerOutput
+) -> None:
+    executor = launch()
+    start(executor)
+    executor.execute_model(first_step).result(60)
+    child = os.fork()
+    if child == 0:
+        refused = False
+        try:
+            executor.execute_model(second_step)
+        except EngineClosed:
+            refused = isinstance(executor.failure, EngineClosed)
+            executor.shutdown()
+        finally:
+            os._exit(0 if refused else 1)
+    assert os.waitpid(child, 0) == (child, 0)
+    executor.execute_model(second_step).result(60)
+    assert executor.failure is None
 
 
 def test_ill_and_silent_ranks_are_named_and_a_stopped_one_does_not_hold_up_the_end(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -71,3 +72,25 @@ def test_the_last_lines_are_kept_without_bars(
     assert len(lines) == 20
     assert lines[0] == "line 11"
     assert lines[-1] == "fault: \N{REPLACEMENT CHARACTER}"
+
+
+def test_a_stderr_that_takes_nothing_does_not_hold_up_the_worker(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, data: bytes) -> int:
+        raise BlockingIOError
+
+    reading, writing = pipe
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    monkeypatch.setattr(os, "write", refuse)
+    log = WorkerLog(reading, PLACE)
+    assert log.wait(60)
+    assert log.last_lines() == ("one", "two")
+
+
+def test_nothing_is_written_where_stderr_never_was(
+    pipe: tuple[int, int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "__stderr__", None)
+    assert copied(pipe, capfd, b"one\n") == ""
