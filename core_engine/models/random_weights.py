@@ -31,6 +31,8 @@ def random_weights(
     Matrices are normal with a deviation of 0.02, other parameters 1 and biases 0, so that logits are numbers.
     The draw is the same in every process, so parameters that all ranks hold whole are equal.
     """
+    # transformers places weights on other devices through accelerate, which the CPU does without.
+    placement = {} if device == "cpu" else {"device_map": {"": device}}
     with quiet_transformers(progress=progress):
         # Of an empty checkpoint all is missing, and buffers get the values that their model gives them.
         model = transforming_class(model_class, transform).from_pretrained(
@@ -40,7 +42,7 @@ def random_weights(
             dtype=dtype,
             attn_implementation=ATTENTION_NAME,
             experts_implementation=experts,
-            device_map={"": device},
+            **placement,
         )
     model.__class__ = model_class
     _draw(model, device)

@@ -43,6 +43,11 @@ def test_two_loads_draw_the_same(make_tiny: Any) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_the_cpu_needs_no_accelerate(make_tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.integrations.accelerate.is_accelerate_available", lambda: False)
+    assert load(make_tiny("llama"), "dummy").weight_bytes > 0
+
+
 def test_without_it_a_folder_must_hold_weights(make_tiny: Any) -> None:
     directory = make_tiny("llama")
     (directory / "model.safetensors").unlink()

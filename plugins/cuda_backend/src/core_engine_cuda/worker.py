@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from core_engine.plugin import DeviceLost, EngineError
+from core_engine.plugin import DeviceLost, EngineError, UnsupportedFeature
 from core_engine.plugin.runtime import (
     CaptureReport,
     DeviceReport,
@@ -16,7 +16,7 @@ from core_engine.plugin.runtime import (
     TorchCommunicator,
     WorkerBase,
 )
-from core_engine_cuda.detection import UUID
+from core_engine_cuda.detection import LOWEST_CAPABILITY, UUID
 from core_engine_cuda.graph_sizes import captured_sizes
 from core_engine_cuda.memory import MemoryUse, graph_reserve, kv_cache_share
 from core_engine_cuda.runtime import CudaRuntime
@@ -40,8 +40,17 @@ class CudaWorker(WorkerBase):
         return CudaRuntime(self.context.devices[0].details.get(UUID, ""))
 
     def init_device(self) -> DeviceReport:
-        """Open the GPU, note what is in use on it before this engine takes anything, and meet other ranks."""
+        """Open the GPU, note what is in use on it before this engine takes anything, and meet other ranks.
+
+        Raises `UnsupportedFeature` for a GPU that is too old.
+        """
         self.device = self.open_runtime()
+        if self.device.capability < LOWEST_CAPABILITY:  # not known where only the driver's files were read
+            raise UnsupportedFeature(
+                f"{self.device.name} has compute capability {'.'.join(map(str, self.device.capability))}; "
+                f"{'.'.join(map(str, LOWEST_CAPABILITY))} or later is needed: choose another GPU "
+                "(CUDA_VISIBLE_DEVICES), or --backend cpu"
+            )
         free, total = self.device.memory()
         self._used_before = total - free
         self._graph_reserve = 0

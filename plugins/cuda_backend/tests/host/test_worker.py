@@ -14,7 +14,7 @@ from host_plugin import HostWorker
 from host_runtime import GIB, HostRuntime
 
 from core_engine import LLM, SamplingParams
-from core_engine.plugin import DeviceLost, DoesNotFit, EngineError, OutOfDeviceMemory
+from core_engine.plugin import DeviceLost, DoesNotFit, EngineError, OutOfDeviceMemory, UnsupportedFeature
 from core_engine.testing.fake_context import fake_worker_context
 
 PROMPT = [[1, 2, 3]]
@@ -117,6 +117,12 @@ def test_a_device_that_failed_is_not_used_again(start: StartEngine) -> None:
     health = worker.check_health()
     assert not health.healthy
     assert "illegal memory access" in health.detail
+
+
+def test_a_gpu_that_turns_out_too_old_is_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_runtime(monkeypatch, HostRuntime()).capability = (7, 5)
+    with pytest.raises(UnsupportedFeature, match=r"compute capability 7\.5; 8\.0 or later"):
+        make_engine(tiny_model)
 
 
 @pytest.mark.parametrize("kind", ["attention", "sampler"])
