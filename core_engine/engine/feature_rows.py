@@ -24,7 +24,7 @@ def feature_rows(
         if is_on(feature, choice.scheduler, config, capabilities):
             rows.append(FeatureRow(feature, "on", "" if getattr(config, setting) is None else asked))
         elif not getattr(capabilities, feature):
-            rows.append(FeatureRow(feature, "off", _not_offered(backend)))
+            rows.append(FeatureRow(feature, "off", _not_offered(config, backend)))
         elif feature not in choice.scheduler.offers:
             rows.append(FeatureRow(feature, "off", f"scheduler {choice.name} does without it"))
         else:
@@ -35,9 +35,10 @@ def feature_rows(
         ("sliding_window", capabilities.sliding_window, ""),
     ):
         state = "on" if offered else "off"
-        rows.append(FeatureRow(feature, state, reason if offered else _not_offered(backend)))
+        rows.append(FeatureRow(feature, state, reason if offered else _not_offered(config, backend)))
     return rows
 
 
-def _not_offered(backend: str) -> str:
-    return f"{backend} does not offer it"
+def _not_offered(config: EngineConfig, backend: str) -> str:
+    size = config.tensor_parallel_size
+    return f"{backend} does not offer it" + (f" with tensor_parallel_size {size}" if size > 1 else "")

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 
+from core_engine._log import show_log
 from core_engine.backends.reference import decode_ref, resolve_ref
 from core_engine.errors import ContractError, EngineError
 from core_engine.executor.channel import Channel, ChannelClosed
@@ -76,6 +77,8 @@ def main(arguments: list[str]) -> int:
     try:
         start = decode(channel.receive(), Start)
         watch.rendezvous = start.rendezvous
+        if start.rank == 0:
+            show_log()  # the others' lines would be the same; their warnings are shown without it
         server = WorkerServer(start)
         while True:
             channel.send(encode(server.answer(decode(channel.receive(), Call))))

@@ -65,6 +65,11 @@ def test_case_31_features_left_open_are_turned_off_where_the_backend_lacks_them(
     assert features["scheduler"].state == "unified"
 
 
+def test_what_a_backend_does_not_offer_to_several_ranks_is_not_said_of_one() -> None:
+    _, features = settle(replace(FULL, lora=False, max_tensor_parallel_size=2), tensor_parallel_size=2)
+    assert features["lora"].reason == "acme does not offer it with tensor_parallel_size 2"
+
+
 def test_case_31_logprobs_are_a_number() -> None:
     _, features = settle(replace(FULL, max_logprobs=0))
     assert features["logprobs"] == FeatureRow("logprobs", "off", "acme does not offer it")

@@ -42,7 +42,7 @@ def create_worker(context):
 #: The option ``do`` says what the worker does in ``execute_model``, ``only_rank`` which rank alone does it.
 #: Several ranks meet in every step, after that.
 ACME_WORKER = """
-import os, subprocess, sys, time
+import logging, os, subprocess, sys, time
 import torch
 from core_engine.errors import DeviceLost
 from core_engine.testing.fake_worker import FakeWorker
@@ -58,6 +58,7 @@ class AcmeWorker(FakeWorker):
 
     def init_device(self):
         print("acme speaks on stdout")
+        logging.getLogger("core_engine.acme").info("acme logs")
         os.system("echo and so does its child")
         if self.do == "fail-init":
             raise CableCut("no link")

@@ -94,6 +94,15 @@ def test_the_worker_never_writes_to_the_parents_stdout(
     assert "and so does its child" in captured.err
 
 
+def test_the_log_of_the_worker_is_shown_as_that_of_the_engine_is(
+    launch: Launch, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    executor = launch()
+    start(executor)
+    executor.shutdown()
+    assert "acme logs" in capfd.readouterr().err.splitlines()
+
+
 def test_the_plans_variables_are_set_in_the_worker_alone(launch: Launch) -> None:
     executor = launch(WorkerPlan(rank=0, device_indices=(0,), environment={"ACME_VARIABLE": "7"}))
     assert executor.profile("ACME_VARIABLE") == "7"

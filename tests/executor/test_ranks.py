@@ -113,7 +113,10 @@ def test_two_ranks_compute_what_the_model_says_and_both_go_away(
     assert executor.failure is None
     with pytest.raises(EngineClosed):
         executor.check_health()
-    assert "[rank 1 of 2] acme speaks on stdout" in capfd.readouterr().err
+    printed = capfd.readouterr().err
+    assert "[rank 1 of 2] acme speaks on stdout" in printed
+    assert "[rank 0 of 2] acme logs" in printed
+    assert "[rank 1 of 2] acme logs" not in printed, "once is enough"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
