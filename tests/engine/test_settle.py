@@ -66,7 +66,10 @@ def test_case_31_features_left_open_are_turned_off_where_the_backend_lacks_them(
 
 
 def test_what_a_backend_does_not_offer_to_several_ranks_is_not_said_of_one() -> None:
-    _, features = settle(replace(FULL, lora=False, max_tensor_parallel_size=2), tensor_parallel_size=2)
+    config = EngineConfig(model="m", tensor_parallel_size=2)
+    capabilities = replace(FULL, lora=False, max_tensor_parallel_size=2)
+    model = replace(MODEL, num_attention_heads=2, num_kv_heads=2)
+    _, features = settle_config(config, model, capabilities, "acme")
     assert features["lora"].reason == "acme does not offer it with tensor_parallel_size 2"
 
 
