@@ -46,11 +46,6 @@ def test_every_variant_compiles_without_spilling(run_compiling: Run, arch: int) 
     assert [(row.variant, row.faults) for row in rows if row.faults] == []
 
 
-def test_every_variant_fits_the_smaller_gpus_too(compiled: list[Compiled]) -> None:
-    # A program may have 99 KiB on compute capability 8.6, 8.9 and 12.0, whose tiles are those of 8.0.
-    assert max(row.shared_bytes for row in compiled if row.arch == 80) <= 99 << 10
-
-
 def test_what_is_launched_is_what_was_compiled(run_compiling: Run) -> None:
     launches = run_compiling(str(Path(__file__).parent / "launch_process.py"))
     assert [launch["asked"] for launch in launches if launch["variant"] is None] == []
@@ -65,6 +60,7 @@ def test_what_is_launched_is_what_was_compiled(run_compiling: Run) -> None:
         ({}, None),
         ({"stack_bytes": 8}, "8 bytes of each thread spill"),
         ({"shared_bytes": 90_000}, "the 2 programs of a multiprocessor ask for more than its 167936 bytes"),
+        ({"shared_bytes": 110_000, "programs_per_sm": 1}, "asks for more than the 101376 bytes"),
         ({"registers": 255, "num_warps": 8}, "ask for more than its 65536 registers"),
     ],
 )

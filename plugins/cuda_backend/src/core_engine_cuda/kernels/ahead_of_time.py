@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from core_engine_cuda.kernels.tiles import REGISTERS, SHARED_MEMORY
+from core_engine_cuda.kernels.tiles import REGISTERS, SHARED_MEMORY, SMALL_SHARED_MEMORY
 from core_engine_cuda.kernels.variant import Variant
 
 __all__ = ["Compiled", "compile_all", "compile_variant", "main"]
@@ -56,6 +56,10 @@ class Compiled:
         if self.programs_per_sm * (self.shared_bytes + _RESERVED_BYTES) > SHARED_MEMORY[self.arch]:
             found.append(
                 f"{programs} ask for more than its {SHARED_MEMORY[self.arch]} bytes of shared memory"
+            )
+        if self.arch == 80 and self.shared_bytes > SMALL_SHARED_MEMORY:
+            found.append(
+                f"a program asks for more than the {SMALL_SHARED_MEMORY} bytes of smaller GPUs of these tiles"
             )
         if self.programs_per_sm * self.num_warps * _WARP * self.registers > REGISTERS:
             found.append(f"{programs} ask for more than its {REGISTERS} registers")

@@ -26,6 +26,7 @@ __all__ = [
     "BLOCK_DIMS",
     "REGISTERS",
     "SHARED_MEMORY",
+    "SMALL_SHARED_MEMORY",
     "Tile",
     "WorkKind",
     "block_dim",
@@ -38,6 +39,8 @@ BLOCK_DIMS = (64, 128, 256)
 #: Bytes of shared memory of one multiprocessor, by compute capability (CUDA C++ Programming Guide, table
 #: "Technical Specifications per Compute Capability"). Each program takes 1 KiB more than it asks for.
 SHARED_MEMORY = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
+#: The most that one program may have on compute capability 8.6, 8.9 and 12.0, whose tiles are those of 8.0.
+SMALL_SHARED_MEMORY = 99 << 10
 #: Registers of one multiprocessor, of all three.
 REGISTERS = 64 << 10
 
