@@ -139,7 +139,8 @@ class CudaRuntime:
         """Have torch raise `RuntimeError` where an operation of the block waits for the GPU.
 
         A capture that fails for it costs more: torch before 2.12 takes it for underway ever after. What
-        torch does not watch (its prototype of this covers no torch.distributed) passes.
+        torch does not watch (its prototype of this covers no torch.distributed) passes. The mode is the
+        whole process's, so a program's own operations in other threads are refused for as long.
         """
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings():
