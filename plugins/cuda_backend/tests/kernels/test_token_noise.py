@@ -67,6 +67,6 @@ def test_logarithms_have_the_bits_of_the_cpu_kernels() -> None:
     expected = vectorize(["float32(float32)"])(lambda value: cpu_neg_log(value))(x)
     out = torch.empty(NUM_IDS)
     logarithms[(1,)](torch.from_numpy(x), out, SIZE=NUM_IDS)
-    # The CPU's kernels leave the sign of a zero open, which a logarithm is for 1 alone; noise never asks for it.
+    # The CPU's kernels leave the sign of a zero open: that is the logarithm of 1 alone, which no noise takes.
     found, expected = out.numpy() + np.float32(0), expected + np.float32(0)
     np.testing.assert_array_equal(found.view(np.int32), expected.view(np.int32))
