@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor
 
 from core_engine._text import aligned, mib
 from core_engine.kv_cache.specs import KVCacheConfig
@@ -63,7 +64,9 @@ class StartTable:
         """Return the table, one row a line, names left and numbers right."""
         divided = ""
         if self.num_devices > 1:
-            divided = f"{self.divided_share:.1%} of the parameters divided over {self.num_devices} devices"
+            # Cut, not rounded: 100 % says that nothing is held twice.
+            percent = floor(1000 * self.divided_share) / 10
+            divided = f"{percent:.1f}% of the parameters divided over {self.num_devices} devices"
         rows = [
             ("weights", mib(self.weight_bytes), divided),
             ("activations", mib(self.activation_bytes), "largest step"),

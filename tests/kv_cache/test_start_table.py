@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from core_engine.kv_cache.specs import KVCacheConfig, KVCacheGroup, KVCacheSpec
 from core_engine.kv_cache.start_table import StartTable
 from core_engine.worker.reports import CaptureReport, MemoryBudget, ProgramGroup
@@ -60,3 +62,20 @@ def test_a_device_that_compiles_nothing_has_no_row_for_it() -> None:
     capture = CaptureReport(num_programs=0, seconds=0.1)
     table = StartTable.build(budget, pool(9, None), capture, kv_cache_bytes=1, load_seconds=1.0)
     assert not [line for line in table.lines() if line.startswith("programs")]
+
+
+@pytest.mark.parametrize(("share", "text"), [(1.0, "100.0%"), (0.9997, "99.9%"), (0.982, "98.2%")])
+def test_only_a_model_that_is_divided_whole_counts_as_that(share: float, text: str) -> None:
+    budget = MemoryBudget(
+        total_bytes=None, weight_bytes=1, activation_bytes=1, kv_cache_bytes=1, rule="kv_cache_bytes"
+    )
+    table = StartTable.build(
+        budget,
+        pool(9, None),
+        CaptureReport(num_programs=0, seconds=0.0),
+        kv_cache_bytes=1,
+        load_seconds=1.0,
+        num_devices=2,
+        divided_share=share,
+    )
+    assert table.lines()[0].endswith(f"  {text} of the parameters divided over 2 devices")
