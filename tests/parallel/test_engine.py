@@ -47,4 +47,5 @@ def test_two_ranks_draw_the_tokens_of_one(model_type: str, settings: dict[str, A
     if settings is TIGHT:
         assert table.num_kv_tokens == 8 * 16
     # Plans of transformers of the lowest supported version leave the table of embeddings whole.
-    assert re.search(r"^weights .* MiB  [89]\d\.\d% of the parameters divided over 2 devices$", table.lines()[0])
+    weights = table.lines()[0]
+    assert re.search(r"^weights .* MiB  [89]\d\.\d% of the parameters divided over 2 devices$", weights)
