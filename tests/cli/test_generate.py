@@ -179,7 +179,7 @@ def bad_model(folder: Path, source: Path, name: str, content: bytes) -> str:
         (("--backend-option", "thread=2"), "Did you mean 'threads'"),
         (("--backend-option", "threads=few"), "threads"),
         (("--backend", "cpuu"), "Did you mean 'cpu'"),
-        (("--tensor-parallel-size", "2"), "tensor_parallel_size 2"),
+        (("--tensor-parallel-size", "3"), "tensor_parallel_size 3"),
         (("--temperature", "-1"), "temperature"),
         (("--top-p", "1.5"), "top_p"),
         (("--n", "0"), "n must be"),
