@@ -33,8 +33,9 @@ class LLM:
     """Runs a model in this process.
 
     ``options`` are the fields of `core_engine.config.EngineConfig`, e.g. ``backend``, ``dtype``,
-    ``max_model_len``. Use it as a context manager, or call ``close`` to give the memory back. Threads
-    may share it: their requests are computed together.
+    ``max_model_len``. Use it as a context manager, or call ``close`` to give the memory back; what is
+    dropped without it gives the memory back when Python collects it. Threads may share it: their requests
+    are computed together.
 
     Raises `ConfigError`, `ModelError` or `PluginError` when the engine cannot start; nothing is left
     behind then.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,7 +60,8 @@ class ProcessExecutor(Executor):
     ``refs`` and ``contexts`` have one entry per rank, rank 0 first. An error in a worker is raised here
     under its own type, with the worker's traceback as a note; `WorkerGroup` says what happens to the other
     ranks then. When a process ends on its own, calls raise `WorkerDied`, and `EngineClosed` after
-    ``shutdown``. `merge_reports` tells what is returned where ranks answer differently.
+    ``shutdown``. `merge_reports` tells what is returned where ranks answer differently. The processes end
+    also when the executor is dropped without ``shutdown``.
     """
 
     def __init__(
@@ -79,13 +82,14 @@ class ProcessExecutor(Executor):
                 rendezvous=file,
             )
             starts.append((start, ref.plan.environment))
-        self._closed = False
         self._last_step: GroupCall | None = None
         try:
             self._group = WorkerGroup(starts)
         except BaseException:
             self._remove_rendezvous()
             raise
+        self._when_dropped = weakref.finalize(self, _close_beside, self._group)
+        self._when_dropped.atexit = False  # workers see by themselves that this process ends
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -186,9 +190,8 @@ class ProcessExecutor(Executor):
 
         Workers that have died or do not answer within 30 seconds are ended without being asked.
         """
-        if self._closed:
+        if self._when_dropped.detach() is None:
             return False
-        self._closed = True
         try:
             self._group.shutdown()
         finally:
@@ -203,3 +206,8 @@ class ProcessExecutor(Executor):
     def _remove_rendezvous(self) -> None:
         if self._rendezvous is not None:
             self._rendezvous.remove()
+
+
+def _close_beside(group: WorkerGroup) -> None:
+    """Close ``group`` in a thread: a garbage collector may come while this one holds the group's locks."""
+    threading.Thread(target=group.close, name="worker-group-close", daemon=True).start()

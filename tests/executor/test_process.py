@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -80,6 +81,16 @@ def test_the_worker_lives_in_a_process_of_its_own_and_gives_it_back(launch: Laun
     assert not is_running(executor.pids[0])
     with pytest.raises(EngineClosed):
         executor.check_health()
+
+
+def test_an_executor_that_is_dropped_ends_its_worker(backend: Backend, start: Start) -> None:
+    context = fake_worker_context()
+    executor = ProcessExecutor(make_refs(backend, (context.plan,), context.devices), (context,))
+    start(executor)
+    (pid,) = executor.pids
+    del executor
+    gc.collect()
+    wait_until_gone(pid)
 
 
 def test_the_worker_never_writes_to_the_parents_stdout(
