@@ -16,10 +16,13 @@ from typing import Any
 
 __all__ = [
     "REPOSITORY",
+    "build_plugin",
     "build_wheel",
+    "check_contents",
     "install_wheels",
     "link_installed",
     "listed_backends",
+    "loaded_by_listing",
     "make_environment",
     "read_metadata",
     "run_core_engine",
@@ -38,6 +41,22 @@ def build_wheel(project: Path, folder: Path) -> Path:
     _run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), "."], project)
     (path,) = set(folder.glob("*.whl")) - before
     return path
+
+
+def build_plugin(project: Path, folder: Path) -> Path:
+    """Build the wheels of core-engine and of ``project`` into ``folder``; return the second."""
+    build_wheel(REPOSITORY, folder)
+    return build_wheel(project, folder)
+
+
+def check_contents(wheel: Path, package: Path) -> None:
+    """Fail unless ``wheel`` holds the modules of ``package``, its py.typed, the licence and nothing else."""
+    expected = {path.relative_to(package.parent).as_posix() for path in package.rglob("*.py")}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (licence,) = [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
+        assert archive.read(licence) == (REPOSITORY / "LICENSE").read_bytes()
+    assert {name for name in names if ".dist-info/" not in name} == {*expected, f"{package.name}/py.typed"}
 
 
 def read_metadata(wheel: Path) -> Message:
@@ -101,6 +120,19 @@ def listed_backends(environment: Path, *arguments: str, **variables: str) -> dic
     result = run_core_engine(environment, "backends", "--json", *arguments, **variables)
     assert result.returncode == 0, result.stderr
     return {row["name"]: row for row in json.loads(result.stdout)}
+
+
+def loaded_by_listing(environment: Path, *modules: str, **variables: str) -> set[str]:
+    """Return which of ``modules`` the command ``backends`` loads."""
+    program = (
+        "import json, sys\n"
+        "from core_engine.cli.main import main\n"
+        "main(['backends'])\n"
+        f"print(json.dumps([name for name in {modules!r} if name in sys.modules]))"
+    )
+    result = run_python(environment, "-c", program, **variables)
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(result.stdout.splitlines()[-1]))
 
 
 def _run(command: list[str], folder: Path) -> None:

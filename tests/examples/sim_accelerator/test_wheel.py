@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clean_environment import (
     REPOSITORY,
-    build_wheel,
+    build_plugin,
     install_wheels,
     link_installed,
     listed_backends,
@@ -23,8 +23,7 @@ PROMPTS = ("The capital of France is", "def fibonacci(n):")
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the two wheels and what is installed here, this checkout's core-engine left out."""
     wheels, target = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("clean")
-    build_wheel(REPOSITORY, wheels)
-    build_wheel(REPOSITORY / "examples" / "sim_accelerator", wheels)
+    build_plugin(REPOSITORY / "examples" / "sim_accelerator", wheels)
     link_installed(make_environment(target))
     install_wheels(target, "core-engine-sim", wheels=wheels)
     return target

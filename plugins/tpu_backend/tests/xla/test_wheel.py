@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
 from clean_environment import (
     REPOSITORY,
-    build_wheel,
+    build_plugin,
+    check_contents,
     install_wheels,
     link_installed,
     listed_backends,
+    loaded_by_listing,
     make_environment,
     read_metadata,
     run_core_engine,
@@ -27,38 +28,22 @@ FEW_GRAPHS = [
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheels of core-engine and core-engine-tpu."""
-    folder = tmp_path_factory.mktemp("wheels")
-    build_wheel(REPOSITORY, folder)
-    build_wheel(PLUGIN, folder)
-    return folder
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of core-engine-tpu; that of core-engine lies beside it."""
+    return build_plugin(PLUGIN, tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="session")
-def clean_environment(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``pip install 'core-engine[tpu]'`` makes; packages of others are those that are installed here."""
     target = tmp_path_factory.mktemp("clean")
     link_installed(make_environment(target))
-    install_wheels(target, "core-engine[tpu]", wheels=wheels)
+    install_wheels(target, "core-engine[tpu]", wheels=wheel.parent)
     return target
 
 
-@pytest.fixture(scope="session")
-def wheel(wheels: Path) -> Path:
-    """The wheel of core-engine-tpu."""
-    (path,) = wheels.glob("core_engine_tpu-*.whl")
-    return path
-
-
 def test_the_wheel_holds_the_package_its_types_and_the_licence(wheel: Path) -> None:
-    package = PLUGIN / "src" / "core_engine_tpu"
-    modules = {path.relative_to(package.parent).as_posix() for path in package.rglob("*.py")}
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-        (licence,) = [name for name in names if name.endswith("dist-info/licenses/LICENSE")]
-        assert archive.read(licence) == (REPOSITORY / "LICENSE").read_bytes()
-    assert {name for name in names if ".dist-info/" not in name} == {*modules, "core_engine_tpu/py.typed"}
+    check_contents(wheel, PLUGIN / "src" / "core_engine_tpu")
 
 
 def test_the_wheel_declares_what_it_needs(wheel: Path) -> None:
@@ -98,14 +83,8 @@ def test_without_a_tpu_it_tells_the_reason_and_cpu_is_chosen(clean_environment: 
 
 
 def test_case_15_discovery_loads_neither_torch_xla_nor_jax(clean_environment: Path) -> None:
-    program = (
-        "import sys\n"
-        "from core_engine.cli.main import main\n"
-        "main(['backends'])\n"
-        "print('core_engine_tpu.plugin' in sys.modules, {'torch', 'torch_xla', 'jax'} & set(sys.modules))"
-    )
-    result = run_python(clean_environment, "-c", program, PJRT_DEVICE="CPU")
-    assert result.stdout.splitlines()[-1] == "True set()", result.stderr
+    modules = ("core_engine_tpu.plugin", "torch", "torch_xla", "jax")
+    assert loaded_by_listing(clean_environment, *modules, PJRT_DEVICE="CPU") == {"core_engine_tpu.plugin"}
 
 
 def test_it_answers_with_the_cpu_backends_tokens(clean_environment: Path, tiny_model: Path) -> None:
