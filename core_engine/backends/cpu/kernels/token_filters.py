@@ -132,7 +132,7 @@ def find_limit(row, chunk_max, largest, temperature, top_k, top_p, min_p):
             for token_id in ids:
                 _weigh(row, token_id, token_id + 1, largest, temperature, weights)
                 total += weights[token_id]
-            last = _nucleus_end(ids, weights, 0.0, top_p * total)
+            last = _nucleus_end(ids, weights, 0.0, top_p * _f32(total))
         return row[ids[last]], ids[last]
     if top_p >= 1:
         return bound, size
@@ -140,7 +140,8 @@ def find_limit(row, chunk_max, largest, temperature, top_k, top_p, min_p):
     for c in range(len(chunk_max)):
         if chunk_max[c] >= bound:
             _weigh(row, c * CHUNK, min((c + 1) * CHUNK, size), largest, temperature, weights)
-    target = top_p * _mass(row, chunk_max, weights, bound)
+    # The product is rounded as the reference rounds it, so that equal tokens are cut alike.
+    target = top_p * _f32(_mass(row, chunk_max, weights, bound))
     lower, upper, mass_above = _find_band(row, chunk_max, weights, largest, temperature, bound, target)
     ids = _between(row, chunk_max, lower, upper)
     last = _nucleus_end(ids, weights, mass_above, target)

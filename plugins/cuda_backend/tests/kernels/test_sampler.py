@@ -12,81 +12,59 @@ from core_engine_cuda.kernels.token_variants import CAPACITY
 from core_engine_cuda.sampler import TritonSampler, num_splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_case import FILTERED, GREEDY, PLAIN, keys, sampler_inputs
+from sampling_case import (
+    FILTERED,
+    GREEDY,
+    KINDS,
+    OPTIONS,
+    PLAIN,
+    assert_as_reference,
+    keys,
+    kind_of,
+    logits_without_choice,
+    penalties_and_bias,
+    random_logits,
+    sampler_inputs,
+)
 
 from core_engine.plugin.runtime import ReferenceSampler, SamplingKind
 
 NUM_ROWS = 3
-KINDS = pytest.mark.parametrize("kind", [GREEDY, PLAIN, FILTERED], ids=["greedy", "plain", "filtered"])
 OURS, REFERENCE = TritonSampler(), ReferenceSampler()
-
-
-def random_logits(shape: str, vocab_size: int, num_rows: int = NUM_ROWS) -> torch.Tensor:
-    """Return rows that are flat, peaked like a model's, full of equal values, or of both zeros."""
-    draw = torch.Generator().manual_seed(vocab_size)
-    logits = torch.randn(num_rows, vocab_size, generator=draw)
-    if shape == "zeros":
-        return torch.where(logits > 0, 0.0, -0.0)
-    if shape == "peaked":
-        logits[:, ::97] += 12
-    return (logits * 2).round() if shape == "ties" else logits * 3
-
-
-def assert_as_reference(logits: torch.Tensor, kind: SamplingKind, **columns: Any) -> None:
-    inputs = sampler_inputs(*logits.shape, **columns)
-    got = OURS.sample(logits, inputs, kind)
-    assert got.dtype == torch.int32
-    assert got.tolist() == REFERENCE.sample(logits, inputs, kind).tolist()
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "cool": {"temperature": 0.2},
-    "hot": {"temperature": 2.0},
-    "top_k 1": {"top_k": 1},
-    "top_k 20": {"top_k": 20},
-    "top_k of many": {"top_k": 400},
-    "top_p": {"top_p": 0.9},
-    "small top_p": {"top_p": 1e-30},
-    "large top_p": {"top_p": 0.9999},
-    "min_p": {"min_p": 0.05},
-    "min_p 1": {"min_p": 1.0},
-    "all filters": {"min_p": 0.001, "top_k": 60, "top_p": 0.8, "temperature": 0.7},
-    "min_p and top_p": {"min_p": 0.01, "top_p": 0.7},
-    "top_k of many and top_p": {"top_k": 300, "top_p": 0.97},
-}
 
 
 @pytest.mark.parametrize("shape", ["flat", "peaked", "ties", "zeros"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_the_tokens_are_the_references(shape: str, options: dict[str, Any]) -> None:
-    kind = FILTERED if options.keys() - {"temperature"} else PLAIN
     dtype = torch.bfloat16 if shape in ("peaked", "zeros") else torch.float32
-    assert_as_reference(random_logits(shape, 700).to(dtype), kind, **options)
+    assert_as_reference(OURS, random_logits(shape, NUM_ROWS, 700).to(dtype), kind_of(options), **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @KINDS
 def test_any_type_of_logits_works(dtype: torch.dtype, kind: SamplingKind) -> None:
-    assert_as_reference(random_logits("flat", 300).to(dtype), kind, top_p=0.6 if kind.filters else 1.0)
+    assert_as_reference(
+        OURS, random_logits("flat", NUM_ROWS, 300).to(dtype), kind, top_p=0.6 if kind.filters else 1.0
+    )
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 1023, 1024, 1025, 3000])
 @KINDS
 def test_any_vocabulary_size_works(vocab_size: int, kind: SamplingKind) -> None:
-    logits = random_logits("flat", vocab_size, num_rows=3)
-    assert_as_reference(logits, kind, top_p=0.8 if kind.filters else 1.0)
+    logits = random_logits("flat", 3, vocab_size)
+    assert_as_reference(OURS, logits, kind, top_p=0.8 if kind.filters else 1.0)
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 50, "top_p": 0.95}], ids=str)
 def test_a_vocabulary_of_a_real_size_works(options: dict[str, Any]) -> None:
-    logits = random_logits("flat", 49_152, num_rows=1).bfloat16()
-    assert_as_reference(logits, FILTERED if options else PLAIN, **options)
+    logits = random_logits("flat", 1, 49_152).bfloat16()
+    assert_as_reference(OURS, logits, FILTERED if options else PLAIN, **options)
 
 
 @pytest.mark.parametrize("options", [{"top_k": 100}, {"top_p": 0.9}, {"top_k": 300, "top_p": 0.9}], ids=str)
 def test_a_row_with_more_candidates_than_are_gathered_is_searched_itself(options: dict[str, Any]) -> None:
-    logits = random_logits("flat", CAPACITY + 1000, num_rows=1)
-    assert_as_reference(logits, FILTERED, temperature=2.0, **options)
+    logits = random_logits("flat", 1, CAPACITY + 1000)
+    assert_as_reference(OURS, logits, FILTERED, temperature=2.0, **options)
 
 
 def test_rows_of_different_options_do_not_disturb_each_other() -> None:
@@ -96,7 +74,7 @@ def test_rows_of_different_options_do_not_disturb_each_other() -> None:
         "top_p": np.tile([0.5, 1], 6),
         "min_p": np.tile([0, 0, 0.1, 0], 3),
     }
-    assert_as_reference(random_logits("flat", 900, num_rows=12), FILTERED, **columns)
+    assert_as_reference(OURS, random_logits("flat", 12, 900), FILTERED, **columns)
 
 
 LOGITS = st.one_of(
@@ -128,6 +106,7 @@ def test_rows_of_any_kind_give_the_references_tokens(
     seed: int,
 ) -> None:
     assert_as_reference(
+        OURS,
         torch.tensor(rows).to(dtype),
         FILTERED,
         temperature=temperature,
@@ -159,15 +138,15 @@ def test_top_p_is_a_share_of_what_min_p_left() -> None:
 def test_many_tokens_far_below_the_most_likely_one_win_as_often_as_they_should() -> None:
     logits = -10 - torch.arange(2000.0).div(4000).expand(6, 2000)
     logits[:, 7] = 0.0
-    assert_as_reference(logits, FILTERED, temperature=1.5, top_k=1900)
+    assert_as_reference(OURS, logits, FILTERED, temperature=1.5, top_k=1900)
     tokens = OURS.sample(logits, sampler_inputs(6, 2000, temperature=1.5, top_k=1900), FILTERED).tolist()
     assert set(tokens) > {7}
 
 
 def test_the_smallest_temperature_does_not_overflow() -> None:
-    logits = random_logits("flat", 500) * 1000
+    logits = random_logits("flat", NUM_ROWS, 500) * 1000
     for kind in (PLAIN, FILTERED):
-        assert_as_reference(logits, kind, temperature=1e-30, top_p=0.9 if kind.filters else 1.0)
+        assert_as_reference(OURS, logits, kind, temperature=1e-30, top_p=0.9 if kind.filters else 1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -183,44 +162,32 @@ def test_forbidden_tokens_are_never_taken(kind: SamplingKind) -> None:
     bias[:, 1::2] = -np.inf
     bias[0] = -np.inf
     kind = SamplingKind(all_greedy=kind.all_greedy, filters=kind.filters, bias=True)
-    assert_as_reference(random_logits("flat", 500), kind, bias=bias, top_p=0.9 if kind.filters else 1.0)
+    assert_as_reference(
+        OURS, random_logits("flat", NUM_ROWS, 500), kind, bias=bias, top_p=0.9 if kind.filters else 1.0
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @KINDS
 def test_rows_without_a_finite_choice_give_no_token(dtype: torch.dtype, kind: SamplingKind) -> None:
-    logits = random_logits("flat", 1200, num_rows=8).to(dtype)
-    logits[1] = torch.nan
-    logits[2, 1199] = torch.nan
-    logits[3] = -torch.inf
-    logits[4, 300] = -torch.nan
-    logits[5, 0] = torch.inf
-    logits[6] = -torch.inf
-    logits[6, 4] = torch.nan
-    columns: dict[str, Any] = {"top_p": 0.9 if kind.filters else 1.0}
-    assert_as_reference(logits, kind, **columns)
+    logits, without = logits_without_choice(1200)
+    logits, columns = logits.to(dtype), {"top_p": 0.9 if kind.filters else 1.0}
+    assert_as_reference(OURS, logits, kind, **columns)
     tokens = OURS.sample(logits, sampler_inputs(8, 1200, **columns), kind)
-    assert [row for row in range(8) if tokens[row] < 0] == [1, 2, 3, 4, 5, 6]
+    assert [row for row in range(8) if tokens[row] < 0] == without
 
 
 def test_bias_and_penalties_come_first() -> None:
-    generator = np.random.default_rng(1)
-    assert_as_reference(
-        random_logits("flat", 700).bfloat16(),
-        SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True),
-        bias=generator.normal(size=700),
-        penalties=[1.3, 0.5, 0.2],
-        output_counts=generator.integers(0, 3, size=700),
-        prompt_mask=generator.integers(0, 2, size=700),
-        top_p=0.9,
-    )
+    kind = SamplingKind(all_greedy=False, penalties=True, bias=True, filters=True)
+    logits = random_logits("flat", NUM_ROWS, 700).bfloat16()
+    assert_as_reference(OURS, logits, kind, top_p=0.9, **penalties_and_bias(700))
 
 
 @pytest.mark.parametrize("kind", [PLAIN, FILTERED], ids=["plain", "filtered"])
 def test_a_draw_depends_neither_on_the_batch_nor_on_the_splits(
     monkeypatch: pytest.MonkeyPatch, kind: SamplingKind
 ) -> None:
-    logits, row_keys = random_logits("ties", 2600, num_rows=4).bfloat16(), keys(4)
+    logits, row_keys = random_logits("ties", 4, 2600).bfloat16(), keys(4)
     top_p = 0.95 if kind.filters else 1.0
 
     def draw(rows: list[int]) -> list[int]:
@@ -235,9 +202,9 @@ def test_a_draw_depends_neither_on_the_batch_nor_on_the_splits(
 
 
 def test_logits_need_not_be_contiguous() -> None:
-    logits = random_logits("flat", 600)
+    logits = random_logits("flat", NUM_ROWS, 600)
     for view in (logits[:, 100:400], logits[:, 101:400], logits.T.contiguous().T[:, :300], logits[::2, :300]):
-        assert_as_reference(view, PLAIN)
+        assert_as_reference(OURS, view, PLAIN)
 
 
 @pytest.mark.parametrize(
