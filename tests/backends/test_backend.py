@@ -4,7 +4,7 @@ import pytest
 
 from core_engine.backends.backend import Backend
 from core_engine.backends.selection import select_backend
-from core_engine.config import EngineConfig, ModelConfig
+from core_engine.config import EngineConfig
 from core_engine.errors import (
     BackendLoadError,
     ConfigError,
@@ -13,20 +13,11 @@ from core_engine.errors import (
 )
 from core_engine.plugin import Capabilities, DeviceInfo, Probe, WorkerPlan
 from core_engine.sampling.params import SamplingParams
+from core_engine.testing.fake_context import fake_model_config
 from core_engine.testing.plugin_site import PluginSite, backend_source
 
 CONFIG = EngineConfig(model="m")
-MODEL = ModelConfig(
-    path="m",
-    directory="m",
-    model_type="llama",
-    architecture="LlamaForCausalLM",
-    dtype="float32",
-    vocab_size=8,
-    hidden_size=8,
-    num_layers=1,
-    num_attention_heads=1,
-)
+MODEL = fake_model_config()
 DEVICES = (DeviceInfo(index=0, name="zero"),)
 
 

@@ -11,6 +11,7 @@ import pytest
 from core_engine.config import ModelConfig
 from core_engine.errors import ModelLoadError
 from core_engine.models.generation_defaults import read_generation_defaults
+from core_engine.testing.fake_context import fake_model_config
 
 
 def read(directory: Path, text: str) -> dict[str, Any]:
@@ -19,17 +20,7 @@ def read(directory: Path, text: str) -> dict[str, Any]:
 
 
 def facts(directory: Path) -> ModelConfig:
-    return ModelConfig(
-        path=str(directory),
-        directory=str(directory),
-        model_type="llama",
-        architecture="LlamaForCausalLM",
-        dtype="float32",
-        vocab_size=8,
-        hidden_size=8,
-        num_layers=1,
-        num_attention_heads=1,
-    )
+    return fake_model_config(directory=str(directory))
 
 
 def test_what_samples_is_taken_and_the_rest_left(tmp_path: Path) -> None:

@@ -10,22 +10,13 @@ from core_engine_sim import backend
 
 from core_engine.backends.backend import Backend
 from core_engine.backends.selection import select_backend
-from core_engine.config import EngineConfig, ModelConfig
+from core_engine.config import EngineConfig
 from core_engine.errors import BackendUnavailable
 from core_engine.plugin import ConfigError, DetectionState, Probe, UnsupportedFeature
 from core_engine.plugin.runtime import BucketShapes, StepKind
+from core_engine.testing.fake_context import fake_model_config
 
-MODEL = ModelConfig(
-    path="tiny",
-    directory="tiny",
-    model_type="llama",
-    architecture="LlamaForCausalLM",
-    dtype="float32",
-    vocab_size=199,
-    hidden_size=64,
-    num_layers=4,
-    num_attention_heads=4,
-)
+MODEL = fake_model_config()
 CONFIG = EngineConfig(model="tiny", max_num_batched_tokens=256)
 
 

@@ -11,7 +11,8 @@ import pytest
 from core_engine_cuda import plugin
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, GpuMachine, gpu
 
-from core_engine.plugin import DeviceInfo, EngineConfig, ModelConfig, UnsupportedFeature
+from core_engine.plugin import DeviceInfo, EngineConfig, UnsupportedFeature
+from core_engine.testing.fake_context import fake_model_config
 
 DEVICES = tuple(
     DeviceInfo(index=index, name="NVIDIA H100", details={"uuid": f"GPU-{index}"}) for index in range(2)
@@ -20,20 +21,6 @@ DEVICES = tuple(
 
 def config(**settings: Any) -> EngineConfig:
     return EngineConfig(model="m", **settings)
-
-
-def model() -> ModelConfig:
-    return ModelConfig(
-        path="m",
-        directory="m",
-        model_type="llama",
-        architecture="LlamaForCausalLM",
-        dtype="bfloat16",
-        vocab_size=12,
-        hidden_size=8,
-        num_layers=1,
-        num_attention_heads=1,
-    )
 
 
 def test_each_worker_sees_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +50,7 @@ def test_more_gpus_than_there_are_is_refused() -> None:
 
 
 def test_capabilities_follow_devices_and_model() -> None:
-    capabilities = plugin.capabilities(DEVICES, config(), model())
+    capabilities = plugin.capabilities(DEVICES, config(), fake_model_config(vocab_size=12))
     assert capabilities.max_tensor_parallel_size == 2
     assert capabilities.max_logprobs == 12
     assert capabilities.lora

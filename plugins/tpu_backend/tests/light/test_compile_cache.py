@@ -9,19 +9,9 @@ from pathlib import Path
 import pytest
 from core_engine_tpu.compile_cache import CompileCache, choose_cache_folder, versioned_folder
 
-from core_engine.plugin import ModelConfig
+from core_engine.testing.fake_context import fake_model_config
 
-MODEL = ModelConfig(
-    path="m",
-    directory="/models/m",
-    model_type="llama",
-    architecture="LlamaForCausalLM",
-    dtype="bfloat16",
-    vocab_size=100,
-    hidden_size=16,
-    num_layers=2,
-    num_attention_heads=4,
-)
+MODEL = fake_model_config(directory="/models/m")
 VERSIONS = {"torch": "2.9.1", "torch_xla": "2.9.0", "libtpu": "0.0.21", "jax": "0.7.1"}
 
 
