@@ -12,8 +12,6 @@ from core_engine.backends.discovery import FindingState
 from core_engine.errors import AmbiguousBackend, ApiVersionError, BackendNotFound, ContractError
 from core_engine.testing.plugin_site import PluginSite, backend_source
 
-BROKEN = "import no_such_package"
-
 
 def test_case_10_unknown_name_lists_the_names_and_suggests_the_nearest(site: PluginSite) -> None:
     site.add_backend("tpu")

@@ -1,4 +1,4 @@
-"""What a plugin that fails leaves behind: a reason, and everybody else's backends. A number is one situation."""
+"""A plugin that fails leaves a reason behind, and everybody else's backends. A number is one situation."""
 
 from __future__ import annotations
 

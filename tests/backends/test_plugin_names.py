@@ -12,8 +12,6 @@ from core_engine.backends.discovery import FindingState
 from core_engine.errors import AmbiguousBackend, BackendNotFound
 from core_engine.testing.plugin_site import PluginSite, backend_source
 
-BROKEN = "import no_such_package"
-
 
 def test_case_15_a_plugin_named_cpu_is_refused(site: PluginSite) -> None:
     site.add_backend("cpu", backend_source("cpu", priority=500))
