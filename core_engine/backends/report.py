@@ -79,9 +79,9 @@ class BackendsReport:
         return json.dumps([asdict(row) for row in self.rows], indent=2)
 
     def text(self) -> str:
-        """Return the rows as a table, the chosen one marked, with the reason for the choice."""
+        """Return the rows as a table, the chosen one marked, with the reason for the choice if there is one."""
         table = format_table(_HEADER, [_cells(row) for row in self.rows])
-        return f"{table}\n\n{self.choice()}"
+        return f"{table}\n\n{self.choice()}" if self.selection else table
 
     def choice(self) -> str:
         """Return the choice and why, or why there is none, in one line."""

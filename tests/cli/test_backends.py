@@ -176,3 +176,10 @@ def test_a_plugin_that_raises_outside_of_exception_does_not_break_the_listing(
     finished = site.run_command(command)
     assert finished.returncode == 1
     assert "Traceback" not in finished.stderr
+
+
+def test_a_refusal_is_told_in_the_row_and_as_the_error(site: PluginSite) -> None:
+    site.add_backend("tpu", backend_source("tpu", state="unavailable", reason="no /dev/accel0"))
+    finished = site.run_command("backends", "--backend", "tpu", environment={})
+    assert finished.stdout.count("no /dev/accel0") == finished.stderr.count("no /dev/accel0") == 1
+    assert finished.stderr.startswith("core-engine: error: backend 'tpu'")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_shapes import SHAPES
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check"
 
@@ -64,6 +65,20 @@ def test_without_time_parts_are_entries_that_say_so() -> None:
     code, report = run("--backend", "cpu", "--shape", "tiny", "--seconds", "0.01")
     assert code == 1
     assert report["parts"]["device"]["error"] == report["error"] == "no time was left"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--shape", "llama"), "'llama' (choose from"), (("--wheels", "nowhere"), "'nowhere' is no folder")],
+)
+def test_a_wrong_argument_ends_it_before_anything_runs(arguments: tuple[str, ...], message: str) -> None:
+    result = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr.splitlines()[-1]
+
+
+def test_the_shapes_are_those_that_can_be_measured(script: Any) -> None:
+    assert set(script._KNOWN_SHAPES) == set(SHAPES)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
