@@ -79,7 +79,7 @@ class BackendsReport:
         return json.dumps([asdict(row) for row in self.rows], indent=2)
 
     def text(self) -> str:
-        """Return the rows as a table, the chosen one marked, with the reason for the choice if there is one."""
+        """Return the rows as a table, the chosen one marked, and the reason for a choice below it."""
         table = format_table(_HEADER, [_cells(row) for row in self.rows])
         return f"{table}\n\n{self.choice()}" if self.selection else table
 
