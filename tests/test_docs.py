@@ -79,6 +79,17 @@ def test_every_variable_that_the_source_names_is_documented() -> None:
     assert {name for name in named if f"`{name}`" not in documented} == set()
 
 
+def test_the_names_that_stand_for_other_engines_names_exist() -> None:
+    guide = (REPOSITORY / "docs" / "how-to" / "come-from-another-engine.md").read_text(encoding="utf-8")
+    ours = " ".join(line.split("|")[3] for line in guide.splitlines() if line.count("|") == 4)
+    named = set(re.findall(r"`(--[a-z-]+|[A-Z_]{9,})", ours))
+    reference = REPOSITORY / "docs" / "reference"
+    pages = [reference / name for name in ("command-line.md", "environment.md", "cuda-options.md")]
+    documented = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert len(named) > 12
+    assert {name for name in named if name.replace("--no-", "--") not in documented} == set()
+
+
 def test_every_variable_that_the_tpu_plugin_reads_is_documented() -> None:
     modules = REPOSITORY.glob("plugins/tpu_backend/src/**/*.py")
     source = "".join(path.read_text(encoding="utf-8") for path in modules)
