@@ -26,6 +26,10 @@ TPU := plugins/tpu_backend
 TPU_VENV := $(TPU)/.venv
 TPU_PYTHON ?= $(PYTHON)
 
+# Test processes: as many as there are cores, but not more; a file's tests stay together.
+TEST_PROCESSES ?= 4
+PYTEST := -m pytest --numprocesses=auto --maxprocesses=$(TEST_PROCESSES) --dist=loadfile
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-lowest test-cuda test-tpu check docs bench build model reference clean distclean
@@ -37,17 +41,17 @@ demo: $(VENV)/ready model ## Answer a question with SmolLM2-135M on the CPU
 	$(BIN)/core-engine chat $(MODEL) --backend cpu --temperature 0 --prompt "$(QUESTION)"
 
 test: test-lowest ## Run all tests, the real-model ones included
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 test-lowest: $(LOWEST_VENV)/ready model ## Run the model tests with the lowest supported transformers
-	$(LOWEST_VENV)/bin/python -m pytest $(LOWEST_TESTS)
+	$(LOWEST_VENV)/bin/python $(PYTEST) $(LOWEST_TESTS)
 
 test-cuda: $(CUDA_VENV)/ready ## Run the tests of core-engine-cuda that need no GPU
-	cd $(CUDA) && .venv/bin/python -m pytest
+	cd $(CUDA) && .venv/bin/python $(PYTEST)
 	cd $(CUDA) && .venv/bin/python -m pytest tests/gpu
 
 test-tpu: $(TPU_VENV)/ready model ## Run the tests of core-engine-tpu, its graphs on the CPU
-	cd $(TPU) && PJRT_DEVICE=CPU .venv/bin/python -m pytest
+	cd $(TPU) && PJRT_DEVICE=CPU .venv/bin/python $(PYTEST)
 
 check: $(VENV)/ready ## Lint, formatting, types, generated reference pages
 	$(BIN)/ruff check .

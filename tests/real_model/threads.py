@@ -1,4 +1,4 @@
-"""The real model gains from every core; the other tests run on one thread."""
+"""The real model gains from every core that no other test process has; other tests run on one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 @contextmanager
 def all_cores() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    num_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // num_processes))
     try:
         yield
     finally:
