@@ -14,9 +14,10 @@ from tiny_distribution import BACKENDS, add_distribution, show_distribution
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Set before any module reads them. No test may ask a model hub; tiny models gain nothing from threads, and
-# on a busy machine the threads of one step wait for each other's time slices.
+# on a busy machine the threads of one step wait for each other's time slices. Numba's threads are OpenMP's.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 # Programs in a shell's background ignore the interrupt that tests send, and so would what they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -281,6 +281,9 @@ executor.init_device()
 executor._group.call("execute_model", bytes.fromhex(sys.argv[3]))
 while "its child is" not in "".join(executor._group._workers[1]._log.last_lines()):
     time.sleep(0.05)
+def wait_until_stopped(pid):
+    while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
 """
 
 
@@ -288,7 +291,8 @@ while "its child is" not in "".join(executor._group._workers[1]._log.last_lines(
     "tail",
     [
         "os.kill(os.getpid(), signal.SIGKILL)\n",
-        "os.kill(executor.pids[0], signal.SIGSTOP); os._exit(0)\n",
+        # It is the system that wakes and ends what was stopped when its parent went.
+        "os.kill(executor.pids[0], signal.SIGSTOP); wait_until_stopped(executor.pids[0]); os._exit(0)\n",
         "raise SystemExit\n",
     ],
     ids=["is killed", "exits at once, a rank stopped", "ends without shutdown"],
