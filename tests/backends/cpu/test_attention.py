@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +88,27 @@ def test_a_long_context_is_divided_among_threads_and_joined(backend: NumbaPagedA
     plan = backend.build_metadata(case.host_step(spans), 0, 16)["plan"]
     assert plan[1] >= 1  # merges
     assert_right(case, case.run(backend, CpuIO()))
+
+
+def test_several_threads_work_on_one_step() -> None:
+    """In a process of its own: here numba has one thread."""
+    program = """
+import numba, torch
+torch.set_num_threads(3)
+from core_engine.backends.cpu.attention import NumbaPagedAttention
+from core_engine.backends.cpu.device_io import CpuIO
+from core_engine.testing.attention_case import AttentionCase
+backend = NumbaPagedAttention()
+print(numba.get_num_threads())
+for requests in ([(1999, 1), (3, 1), (700, 1)], [(300, 1), (0, 20), (5, 18), (12, 1)], [(0, 150)]):
+    case = AttentionCase(requests, sliding_window=600)
+    for _ in range(20):
+        output = case.run(backend, CpuIO())[: len(case.expected())]
+        torch.testing.assert_close(output.double(), case.expected(), atol=1e-5, rtol=1e-5)
+"""
+    variables = {**os.environ, "NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "3"}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["decodes", "mixed"])
