@@ -26,9 +26,10 @@ TPU := plugins/tpu_backend
 TPU_VENV := $(TPU)/.venv
 TPU_PYTHON ?= $(PYTHON)
 
-# Test processes: as many as there are cores, but not more; a file's tests stay together.
+# Test processes: as many as there are cores, but not more. A file's tests stay together, and files keep their
+# order: those with few tests, which would come last, take the longest.
 TEST_PROCESSES ?= 4
-PYTEST := -m pytest --numprocesses=auto --maxprocesses=$(TEST_PROCESSES) --dist=loadfile
+PYTEST := -m pytest --numprocesses=auto --maxprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
