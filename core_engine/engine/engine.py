@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from core_engine._text import error_line
@@ -19,7 +20,7 @@ from core_engine.engine.start import PreparedEngine, prepare_engine, start_engin
 from core_engine.engine.stream_chunk import StreamChunk
 from core_engine.engine.text_stream import TextStream
 from core_engine.engine.tokenizer import Tokenizer
-from core_engine.errors import EngineClosed, InvalidRequest
+from core_engine.errors import EngineClosed, EngineError, InvalidRequest
 from core_engine.lora.messages import LoRAInfo
 from core_engine.lora.request import LoRARequest
 from core_engine.models.generation_defaults import read_generation_defaults
@@ -33,7 +34,9 @@ logger = logging.getLogger(__name__)
 class LLMEngine:
     """One started engine with its text side; a caller adds requests and steps until they are finished.
 
-    Threads may share it: one call at a time changes its state, and a step computes for all of them.
+    Threads may share it: one call at a time changes its state, and a step computes for all of them. Within a
+    call of the same thread, where a signal handler or a collector of garbage may come, requests can be
+    discarded and the engine shut down, both of which happen when that call ends.
     Tokenizer and sampling defaults are read before any weight. Raises what `prepare_engine` and
     `start_engine` raise.
     """
@@ -61,8 +64,10 @@ class LLMEngine:
         self._states: dict[str, RequestState] = {}
         # A sequence's id in the core → its request and its index.
         self._sequences: dict[str, tuple[RequestState, int]] = {}
-        self._closed = False
-        self._lock = threading.Lock()
+        self._closed = self._has_ended = False
+        self._lock = threading.RLock()
+        #: A call changes the state. The lock alone would let the same thread in a second time.
+        self._is_busy = False
         self._abandoned: deque[str] = deque()
 
     def add(
@@ -83,7 +88,7 @@ class LLMEngine:
         """
         if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**63) <= priority < 2**63:
             raise InvalidRequest(f"priority must be an integer of 64 bits, got {priority!r}", "priority")
-        with self._lock:
+        with self._call():
             self._add(list(requests), priority, stream, loras, cache_salt)
 
     def _add(
@@ -134,7 +139,7 @@ class LLMEngine:
 
     def load_lora(self, request: LoRARequest) -> LoRAInfo:
         """Load an adapter ahead of its first request. Raises what `AdapterRegistry.load` raises."""
-        with self._lock:
+        with self._call():
             self.check_open()
             self.loras.load(request)
             self.loras.sweep()
@@ -142,13 +147,13 @@ class LLMEngine:
 
     def unload_lora(self, name: str) -> None:
         """Forget an adapter. Raises what `AdapterRegistry.unload` raises."""
-        with self._lock:
+        with self._call():
             self.check_open()
             self.loras.unload(name)
 
     def list_loras(self) -> list[LoRAInfo]:
         """List the adapters that have a name."""
-        with self._lock:
+        with self._call():
             self.check_open()
             return self.loras.infos()
 
@@ -158,7 +163,7 @@ class LLMEngine:
         Raises `EngineClosed` after ``shutdown``, and the failure of a step, whose requests then end with
         "error".
         """
-        with self._lock:
+        with self._call():
             self.check_open()
             self._discard_abandoned()
             try:
@@ -169,7 +174,7 @@ class LLMEngine:
 
     def take_finished(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """Return those of ``request_ids`` that have finished, each once."""
-        with self._lock:
+        with self._call():
             return [
                 self._states.pop(request_id).output
                 for request_id in request_ids
@@ -178,7 +183,7 @@ class LLMEngine:
 
     def take_chunks(self, request_id: str) -> list[StreamChunk]:
         """Return what a streamed request has gained since the last call; nothing for an unknown one."""
-        with self._lock:
+        with self._call():
             state = self._states.get(request_id)
             if state is None:
                 return []
@@ -192,8 +197,8 @@ class LLMEngine:
 
     def discard(self, request_ids: Iterable[str]) -> None:
         """Forget requests; those that still run are aborted. Unknown ids are ignored."""
-        with self._lock:
-            self._discard(request_ids)
+        self._abandoned.extend(request_ids)
+        self._sweep(wait=True)
 
     def abandon(self, request_id: str) -> None:
         """Discard a request at once, or with the next call where one is in progress.
@@ -201,9 +206,31 @@ class LLMEngine:
         For collectors of garbage, which may come in the midst of this very engine's step.
         """
         self._abandoned.append(request_id)
-        if self._lock.acquire(blocking=False):
+        self._sweep(wait=False)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """Keep other threads out, and do at the end what was asked for meanwhile."""
+        with self._lock:
+            if self._is_busy:
+                raise EngineError(
+                    "the engine was called within a call of the same thread (by a signal handler?); there it "
+                    "can only be closed and requests be discarded"
+                )
+            self._is_busy = True
             try:
-                self._discard_abandoned()
+                yield
+            finally:
+                self._is_busy = False
+                if self._closed:
+                    self._end()
+
+    def _sweep(self, *, wait: bool) -> None:
+        if self._lock.acquire(blocking=wait):
+            try:
+                if not self._is_busy:
+                    with self._call():
+                        self._discard_abandoned()
             finally:
                 self._lock.release()
 
@@ -226,8 +253,14 @@ class LLMEngine:
 
     def shutdown(self) -> None:
         """End the engine; safe to call twice."""
+        self._closed = True
         with self._lock:
-            self._closed = True
+            if not self._is_busy:
+                self._end()
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
             self._states.clear()
             self._sequences.clear()
             self.core.shutdown()

@@ -21,15 +21,15 @@ _LOOK_MS = 1000
 class ParentWatch:
     """A thread that ends this process once its parent has gone, whatever the process is doing then.
 
-    ``descriptor`` is a socket to the parent. A process that leads a process group, as workers do, takes the
-    group with it.
+    ``descriptor`` is a socket to the parent, whose process id is ``parent``: it may be gone by now. A process
+    that leads a process group, as workers do, takes the group with it.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, parent: int) -> None:
         #: Where the ranks meet; removed at the end. Empty for none.
         self.rendezvous = ""
         self._descriptor = descriptor
-        self._parent = os.getppid()
+        self._parent = parent
         threading.Thread(target=self._watch, name="parent-watch", daemon=True).start()
 
     def leave(self) -> None:

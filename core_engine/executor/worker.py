@@ -1,9 +1,9 @@
-"""The program of a worker process: ``python -m core_engine.executor.worker FD [PYTHONPATH]``.
+"""The program of a worker process: ``python -m core_engine.executor.worker FD PARENT [PYTHONPATH]``.
 
-It reads a `Start` and then `Call` frames from the inherited socket ``FD``, answers each with a
-`Reply`, and ends when the socket does. ``PYTHONPATH`` is the variable's value for programs that the
-worker starts; its own is the parent's whole import path. Whatever it does when the parent ends, it ends soon
-after; see `ParentWatch`.
+It reads a `Start` and then `Call` frames from the inherited socket ``FD``, answers each with a `Reply`, and
+ends when the socket does. ``PARENT`` is the parent's process id. ``PYTHONPATH`` is the variable's value for
+programs that the worker starts; its own is the parent's whole import path. Whatever it does when the parent
+ends, it ends soon after; see `ParentWatch`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class WorkerServer:
 
 def main(arguments: list[str]) -> int:
     """Serve the socket whose file descriptor is the first argument, until it is closed."""
-    descriptor, *own_path = arguments
+    descriptor, parent, *own_path = arguments
     os.environ.pop("PYTHONPATH", None)
     if own_path:
         os.environ["PYTHONPATH"] = own_path[0]
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     # Neither a grandchild nor the terminal's interrupt may outlive or outrun the parent.
     connection.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    watch = ParentWatch(connection.fileno())
+    watch = ParentWatch(connection.fileno(), int(parent))
     channel = Channel(connection)
     server = None
     try:

@@ -50,7 +50,7 @@ class WorkerProcess:
         # The child must find the modules that this process finds; its own children get the old path.
         own_path = variables.get("PYTHONPATH")
         variables["PYTHONPATH"] = import_path()
-        arguments = [] if own_path is None else [own_path]
+        arguments = [str(os.getpid()), *([] if own_path is None else [own_path])]
         with ExitStack() as ours_if_failed:
             ours, theirs = map(ours_if_failed.enter_context, connect())
             self._process = subprocess.Popen(

@@ -29,7 +29,7 @@ def test_threads_get_what_each_would_get_alone(llm: LLM) -> None:
 def test_a_stream_that_is_dropped_in_the_midst_of_a_call_is_discarded_by_the_next(llm: LLM) -> None:
     engine, stream = llm.engine, llm.stream([1, 2, 3], GREEDY)
     next(stream)
-    with engine._lock:  # as a collector that runs within a step finds it
+    with engine._call():  # as a collector that runs within a step finds it
         del stream
         gc.collect()
     llm.generate([[4]], GREEDY)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ WATCHER = """
 import os, signal, socket, subprocess, sys, time
 from core_engine.executor import parent_watch
 parent_watch._GRACE_S, parent_watch._LOOK_MS = 0.1, 100
-watch = parent_watch.ParentWatch(int(sys.argv[1]))
+watch = parent_watch.ParentWatch(int(sys.argv[1]), int(sys.argv[4]))
 watch.rendezvous = sys.argv[2]
 child = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
 print(os.getpid(), child.pid, flush=True)
@@ -24,7 +26,7 @@ exec(sys.argv[3])
 PARENT = """
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
-command = [sys.executable, "-c", sys.argv[1], str(theirs.fileno()), *sys.argv[2:4]]
+command = [sys.executable, "-c", sys.argv[1], str(theirs.fileno()), *sys.argv[2:4], str(os.getpid())]
 pipe = subprocess.PIPE
 watcher = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdout=pipe, text=True, process_group=0)
 theirs.close()
@@ -68,6 +70,18 @@ def test_a_fork_of_the_parent_that_holds_the_socket_open_does_not_matter(tmp_pat
     wait_until_gone(watcher)
     wait_until_gone(child)
     subprocess.run(["kill", str(fork_pid)], check=True)
+
+
+def test_a_parent_that_had_gone_before_the_watch_began_is_missed(tmp_path: Path) -> None:
+    """Its socket is held open meanwhile, here by this process."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        arguments = [str(theirs.fileno()), str(tmp_path / "none"), "time.sleep(3600)", str(gone.pid)]
+        command = [sys.executable, "-c", WATCHER, *arguments]
+        done = subprocess.run(command, pass_fds=(theirs.fileno(),), process_group=0, timeout=60)
+    assert done.returncode == -signal.SIGKILL
 
 
 def test_a_process_that_ends_by_itself_ends_its_children(tmp_path: Path) -> None:

@@ -228,7 +228,8 @@ def test_garbage_from_the_worker_is_a_clean_error(
 def test_garbage_from_the_parent_ends_the_worker_with_one_line() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        command = [sys.executable, "-m", "core_engine.executor.worker", str(theirs.fileno())]
+        module = ["-m", "core_engine.executor.worker", str(theirs.fileno()), str(os.getpid())]
+        command = [sys.executable, *module]
         ours.sendall(struct.pack("<I", 3) + b"???")
         done = subprocess.run(command, pass_fds=(theirs.fileno(),), capture_output=True, text=True)
     assert done.returncode == 1

@@ -24,7 +24,8 @@ class KernelSampler(ReferenceSampler):
     """Makes the reference's choices without sorting a row and without a second copy of the logits.
 
     The noise has the same bits. Logarithms and exponentials may differ from torch's in the last one, so
-    a token can differ only where two scores, or a filter's bound and a probability, agree that far.
+    a token can differ only where two scores, or a filter's bound and a logit, agree that far. Beside a large
+    top_k, top_p may also end earlier by the probability of what cannot be drawn, less than V · e⁻²⁰.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -94,6 +97,25 @@ def test_a_draw_does_not_depend_on_the_batch() -> None:
     together = draw(np.arange(NUM_ROWS))
     assert draw(np.arange(NUM_ROWS)[::-1].copy()) == together[::-1]
     assert [draw(np.array([row]))[0] for row in range(NUM_ROWS)] == together
+
+
+def test_several_threads_divide_the_rows() -> None:
+    """In a process of its own: here numba has one thread."""
+    program = """
+import numba, torch
+torch.set_num_threads(3)
+from core_engine.backends.cpu.sampler import KernelSampler
+from sampling_case import FILTERED, assert_as_reference, random_logits
+sampler = KernelSampler()
+print(numba.get_num_threads())
+for shape in ("flat", "ties", "peaked"):
+    for _ in range(10):
+        assert_as_reference(sampler, random_logits(shape, 64, 3000), FILTERED, top_p=0.9, top_k=500)
+"""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    variables = {**os.environ, "NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "3", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 def test_without_numba_the_reference_serves(monkeypatch: pytest.MonkeyPatch) -> None:
