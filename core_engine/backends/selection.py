@@ -171,7 +171,7 @@ def _named(request: Request, findings: tuple[Finding, ...]) -> Finding:
     raise BackendNotFound(
         f"no installed backend is named {request.name!r} (asked for by {request})."
         f"{did_you_mean(request.name or '', [*names, AUTOMATIC])} Installed are {', '.join(names)}; another "
-        "one comes with the distribution that provides it"
+        f"one comes with a distribution of its own, usually core-engine-{request.name}"
     )
 
 

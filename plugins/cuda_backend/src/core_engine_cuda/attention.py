@@ -67,7 +67,10 @@ class TritonPagedAttention(AttentionBackend):
             return f"{needs.num_heads} query heads do not divide among {needs.num_kv_heads} K/V heads"
         for head_dim in (needs.head_dim, needs.head_dim_v):
             if head_dim % _VECTOR or head_dim > BLOCK_DIMS[-1]:
-                return f"head size {head_dim} is not a multiple of {_VECTOR} up to {BLOCK_DIMS[-1]}"
+                return (
+                    f"head size {head_dim} is not a multiple of {_VECTOR} up to {BLOCK_DIMS[-1]}; "
+                    "--backend-option attention=reference serves every layer"
+                )
         if needs.block_size not in BLOCK_SIZES:
             return f"block size {needs.block_size} is none of {', '.join(map(str, BLOCK_SIZES))}"
         self._works[_key(needs, needs.num_heads, needs.sliding_window)] = layer_works(

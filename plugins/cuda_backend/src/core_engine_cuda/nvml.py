@@ -62,8 +62,8 @@ class _Memory(ctypes.Structure):
 def ask_nvml(library: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Driver:
     """Return what NVML tells; ``library`` is the loaded ``libnvidia-ml.so.1``.
 
-    Raises `NoGpus`, also when no answer came in time: a driver that hangs keeps a thread waiting,
-    not the caller.
+    Raises `NoGpus`, also when no answer came in time: for a driver that hangs a thread waits for ever, and
+    the caller ``timeout_s``.
     """
     answers: list[Driver | BaseException] = []
 
@@ -77,7 +77,7 @@ def ask_nvml(library: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Driver:
     thread.start()
     thread.join(timeout_s)
     if not answers:
-        raise NoGpus(f"the driver did not answer within {timeout_s:.0f} s")
+        raise NoGpus(f"nothing within {timeout_s:.0f} s")
     (answer,) = answers
     if isinstance(answer, NoGpus):
         raise answer

@@ -181,13 +181,16 @@ def test_scratch_memory_is_taken_once_for_all_layers() -> None:
     assert [4 * shape[0] for shape in scratch] == [backend.scratch_bytes]
 
 
+REFERENCE_SERVES = "--backend-option attention=reference serves every layer"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"dtype": "float64"}, "dtype 'float64' is none of float16, bfloat16, float32"),
         ({"num_heads": 5}, "5 query heads do not divide among 2 K/V heads"),
-        ({"head_dim": 36}, "head size 36 is not a multiple of 8 up to 256"),
-        ({"head_dim_v": 264}, "head size 264 is not a multiple of 8 up to 256"),
+        ({"head_dim": 36}, "head size 36 is not a multiple of 8 up to 256; " + REFERENCE_SERVES),
+        ({"head_dim_v": 264}, "head size 264 is not a multiple of 8 up to 256; " + REFERENCE_SERVES),
         ({"block_size": 8}, "block size 8 is none of 16, 32, 64, 128"),
     ],
 )

@@ -6,11 +6,11 @@ measurements.
 
 * FlashAttention-2 (https://arxiv.org/abs/2307.08691, section 3.3) keeps 64 or 128 queries and 64 or 128 keys,
   and says why not more: registers spill, or shared memory does not hold them. Here a larger head size takes
-  fewer keys, so that a step of the loop always brings 16 KiB of keys and as many of values.
+  fewer keys, so that a step of a decode loop brings 16 KiB of keys and as many of values, whatever the size.
 * A decode step is bound by memory. 16 rows are the least that tensor cores multiply; the rest of the room
   goes to loads in flight. Five stages are two tiles of keys and values underway behind the block table's
   entries, which are loaded one stage before: about 72 KiB, so that two programs share the 163 KiB of an
-  sm_80.
+  sm_80. Those that have less (8.6, 8.9, 12.0) hold one at a time.
 * What the compiler makes of them (`ahead_of_time`) decides the rest: 128 rows over 8 warps and head size
   128 take 32 keys where the matrix product's operands lie in registers, and 64 where they lie in shared
   memory or tensor memory (compute capability 9 and 10).
