@@ -35,8 +35,8 @@ class LLMEngine:
     """One started engine with its text side; a caller adds requests and steps until they are finished.
 
     Threads may share it: one call at a time changes its state, and a step computes for all of them. Within a
-    call of the same thread, where a signal handler or a collector of garbage may come, requests can be
-    discarded and the engine shut down, both of which happen when that call ends.
+    call of the same thread, where a signal handler or a collector of garbage may come, the engine can be shut
+    down, which happens when that call ends, and requests be discarded, which happens with the next one.
     Tokenizer and sampling defaults are read before any weight. Raises what `prepare_engine` and
     `start_engine` raise.
     """
@@ -210,7 +210,7 @@ class LLMEngine:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """Keep other threads out, and do at the end what was asked for meanwhile."""
+        """Keep other threads out, and at the end shut down if that was asked for meanwhile."""
         with self._lock:
             if self._is_busy:
                 raise EngineError(
